@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -27,7 +28,7 @@ from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.parquet import rows_of
-from rayfed_ssl.privacy import client_level
+from rayfed_ssl.privacy import client_level, secure_sum
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.reading import read_json
 from rayfed_ssl.records.audit_rows import SCHEMA, TABLE, part_of
@@ -201,6 +202,7 @@ class OpenRun:
     def __init__(self, directory: Path, trust: bool) -> None:
         self.record, self.federation = open_run(directory, trust=trust)
         self._means: dict[int, Any] = {}
+        self._first_state = cache(self.federation.init_server)
         if fingerprint_of(self.federation) != self.record.manifest.fingerprint:
             raise CheckpointError(f"{directory} was computed on a processor of other bits: {OTHER_BITS}")
 
@@ -216,10 +218,8 @@ class OpenRun:
             raise CheckpointError(f"client {client_id}'s step of round {round} has other bits here: {OTHER_BITS}")
         upload = result.upload
         if isinstance(self.federation.method, SecureSum):
-            download, upload = download.base, self._mean(round, self.federation.method)
-        if isinstance(download, client_level.Download):
-            download = download.inner
-        return view(self.federation, round, client_id, download, upload)
+            upload = self._mean(round, self.federation.method)
+        return view(self.federation, round, client_id, plain_download(download), upload, self._first_state)
 
     def _mean(self, round: int, method: SecureSum) -> Any:
         """Give the one upload that stands for a round's, computed once."""
@@ -230,8 +230,22 @@ class OpenRun:
         return self._means[round]
 
 
-def view(federation: Federation, round: int, client_id: int, download: Any, upload: Any) -> tuple[Seen, Truth]:
-    """Divide what is known of a client's step into what the server saw of it and what is true."""
+def plain_download(download: Any) -> Any:
+    """Take a method's own download out of those of secure sums and of budgets."""
+    if isinstance(download, secure_sum.Download):
+        download = download.base
+    return download.inner if isinstance(download, client_level.Download) else download
+
+
+def view(
+    federation: Federation,
+    round: int,
+    client_id: int,
+    download: Any,
+    upload: Any,
+    first: Callable[[], Any] | None = None,
+) -> tuple[Seen, Truth]:
+    """Divide what is known of a client's step into what the server saw of it and what is true; `first` makes state 0."""
     task, dataset = federation.task, federation.dataset
     test, train = dataset.test, dataset.train
     seed = derive_seed(federation.config.seed, Purpose.AUDIT, round=round, participant=client_id)
@@ -246,6 +260,8 @@ def view(federation: Federation, round: int, client_id: int, download: Any, uplo
         Shard.of(test.images, np.arange(len(test)), task.device, test.labels),
         seed,
         training_seed(federation.config, round, client_id),
+        lambda: plain_download(federation.method.download((first or federation.init_server)(), client_id)),
+        federation.config.privacy.delta,
     )
     rows, held = federation.shards[client_id], federation.held_out.get(client_id)
     none = np.zeros(0, dtype=np.int64)

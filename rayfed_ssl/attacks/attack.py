@@ -1,12 +1,12 @@
 """The protocol of an attack: what the server has of a client's step, and what an attack may ask and answer.
 
 An attack is honest but curious: it reads what the method sends anyway and changes nothing. What it knows besides, it
-declares. An audit measures what it says against the truth, which the attack never sees.
+declares. `run` gets the truth to measure the answer against, and an attack must not look at it for its answer.
 """
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -41,6 +41,8 @@ class Seen:
         auxiliary: Pictures like those of the clients, of which no client has any; with labels.
         seed: Fixes the attack's own draws.
         client_seed: Fixes what the client drew; a server has it not, so it is for attacks that declare to know it.
+        first: Gives what the client received in round 1, which nobody had trained; the server has it.
+        delta: Of the run's claim of epsilon.
         memory: What attacks on other clients of the round have computed in this process, by a digest of all it follows from.
     """
 
@@ -54,6 +56,8 @@ class Seen:
     auxiliary: Shard
     seed: int
     client_seed: int
+    first: Callable[[], Any]
+    delta: float
     memory: dict[str, Any] = field(default_factory=dict)
 
     @property

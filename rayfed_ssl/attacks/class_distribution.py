@@ -3,7 +3,7 @@
 The server lets clients of its own, whose shares of classes it knows, take the client's step, and learns to read the shares
 off an upload: the shadow uploads of attacks on distilled federations ("PDAFD", PoPETs 2025) for any kind of content, with
 ridge regression in the place of a network, as S uploads are few. Symbols: x_s what upload s says, a vector of unit length
-for each field; y_s its shares of K classes.
+for each field, and for each part of a model; y_s its shares of K classes.
 
 Rows of private samples have no order, so their mean and second moment stand for them; weights count as difference from
 what was received.
@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from rayfed_ssl.aggregation.compression import Packed, SparseRows, fill_rows, unpack
 from rayfed_ssl.attacks.attack import Attack, Finding, Seen, Truth
 from rayfed_ssl.method import sent_fields
+from rayfed_ssl.training.state_parts import part_of
 from rayfed_ssl.trees import digest
 from rayfed_ssl.validation import Validated
 
@@ -39,8 +40,12 @@ def contents(seen: Seen, upload: object) -> dict[str, list[Tensor]]:
         if kind == "statistics":
             continue
         if kind == "weights":
-            moved = [v - seen.received[name] if name in seen.received else v for name, v in value.items()]
-            vectors = [torch.cat([change.float().flatten() for change in moved])]
+            parts: dict[str, list[Tensor]] = {}
+            for name, values in value.items():
+                if values.is_floating_point():  # counters of batches would outweigh all else
+                    change = values - seen.received[name] if name in seen.received else values
+                    parts.setdefault(part_of(name), []).append(change.float().flatten())
+            vectors = [torch.cat(changes) for changes in parts.values()]
         elif declared["private"]:
             rows = value.float()
             vectors = [rows.mean(0), (rows.T @ rows / len(rows)).flatten()]

@@ -9,7 +9,7 @@ Deviations:
 - g is this project's decoder (`rayfed_ssl/models/decoder.py`), and it learns for a number of steps, not of epochs.
 - No upload says which row is whose. The true picture of a row is the member with the highest cosine to it under f, each
   member of one row at most and all cosines together at their largest. So rows of pictures that the client never had get
-  originals too, which look like them: `psnr`, `ssim` and `rank` of such rows are not those of chance, but `auc` is.
+  originals too, which look like them: what chance gives stands beside (`psnr-chance`, `rank-chance`).
 """
 
 from collections.abc import Iterator
@@ -25,6 +25,7 @@ from rayfed_ssl.attacks.attack import Attack, Finding, Pictures, Seen, Truth
 from rayfed_ssl.attacks.matched_representation import private_rows
 from rayfed_ssl.attacks.model_theft import attacked, embed, target_kind
 from rayfed_ssl.attacks.reconstruction import assign, compare, pixels, split_auxiliary
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.draws import draw
 from rayfed_ssl.models.decoder import Decoder, reconstruction_error
 from rayfed_ssl.seeds import seeded_globally
@@ -63,11 +64,13 @@ class InverseNetwork(Attack, Validated):
         _, auxiliary = split_auxiliary(seen)
         inverse = self.train(seen, project(auxiliary.batch(torch.arange(len(auxiliary)))), pixels(seen, auxiliary))
         rows = private_rows(seen).to(seen.task.device)
-        members = project(truth.members.batch(torch.arange(len(truth.members))))
-        places, nearest = assign(-rows @ members.T)
         with torch.no_grad():
-            drawn = torch.cat([inverse(part) for part in rows[places].split(256)])
-        yield from compare(seen, drawn, pixels(seen, truth.members)[nearest], truth)
+            drawn = torch.cat([inverse(part) for part in rows.split(256)])
+
+        def choose(samples: Shard) -> tuple[Tensor, Tensor]:
+            return assign(-rows @ project(samples.batch(torch.arange(len(samples)))).T)
+
+        yield from compare(seen, drawn, choose, truth)
 
     def train(self, seen: Seen, projections: Tensor, pictures: Tensor) -> Decoder:
         """Train g on projections [N, p] of pictures [N, C, S, S]."""

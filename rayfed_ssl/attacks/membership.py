@@ -29,8 +29,8 @@ class Membership(Attack, Validated):
     needs: ClassVar = "others"
     guessed: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Part of the canaries of which coins are guessed, for the bound of epsilon."""
-    delta: Annotated[float, Field(ge=0, lt=1)] = 1e-5
-    """Of the claim that the bound is compared with."""
+    delta: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Of the claim that the bound is compared with; None takes the run's `privacy.delta`."""
 
     def target(self, seen: Seen) -> str:
         """The content that the client's model, or a copy of it, comes from."""
@@ -44,11 +44,15 @@ class Membership(Attack, Validated):
         """Score all pictures in the same way and compare."""
         model = attacked(seen)
         groups = (truth.members, truth.others, truth.canaries)
-        together = replace(truth.members, rows=torch.cat([group.rows for group in groups]), labels=None)
-        scores = self.scores(seen, model, together).double().cpu()
-        if len(scores) != len(together):
-            raise ValueError(f"scores must be one for each of {len(together)} samples, got {len(scores)}")
+        rows = torch.cat([group.rows for group in groups])
+        order = torch.randperm(len(rows), generator=seen.generator(10)).to(rows.device)  # batches mix all groups
+        mixed = self.scores(seen, model, replace(truth.members, rows=rows[order], labels=None)).double().cpu()
+        if len(mixed) != len(rows):
+            raise ValueError(f"scores must be one for each of {len(rows)} samples, got {len(mixed)}")
+        scores = torch.empty_like(mixed).index_copy_(0, order.cpu(), mixed)
         members, others, canaries = scores.split([len(group) for group in groups])
         yield from separation(members.numpy(), others.numpy(), seen.seed)
         if len(canaries):
-            yield from guess_coins(canaries, truth.trained, self.guessed, self.delta)
+            yield from guess_coins(
+                canaries, truth.trained, self.guessed, seen.delta if self.delta is None else self.delta
+            )

@@ -1,10 +1,12 @@
 """Reconstruction: how well a picture that an attack has made shows one that the client trained on.
 
 Beside `psnr` stands `psnr-mean`, that of the mean auxiliary picture, which a server has without any upload. The original of
-a reconstruction is chosen by the attack's measure; `auc`, for which nothing is chosen, shows whether it was a member at all.
+a reconstruction is chosen by the attack's measure, which finds something alike among any pictures. So `psnr-chance` and
+`rank-chance` measure the same reconstructions against as many pictures that no client has, chosen in the same way. `auc`,
+for which nothing is chosen, shows whether a picture was a member at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -54,25 +56,36 @@ def ranks(reconstructions: Tensor, originals: Tensor, candidates: Tensor) -> Ten
     return (ahead.sign() + 1).mean(1) / 2
 
 
-def compare(seen: Seen, reconstructions: Tensor, originals: Tensor, truth: Truth) -> Iterator[Finding | Pictures]:
-    """Measure reconstructions against their originals, float [M, C, S, S] in [0, 1] each.
+def compare(
+    seen: Seen, reconstructions: Tensor, choose: Callable[[Shard], tuple[Tensor, Tensor]], truth: Truth
+) -> Iterator[Finding | Pictures]:
+    """Measure reconstructions, float [R, C, S, S] in [0, 1], against the originals that are chosen for them.
 
-    Values of reconstructions that are not finite, of a model that diverged, count as black.
+    Values of reconstructions that are not finite, of a model that diverged, count as black. `choose` pairs reconstructions
+    with samples: it gives positions of both, as `assign` does.
 
     Yields:
         Means over reconstructions. With at least two samples that were held out, how well members are told from these by
         the distance to the nearest reconstruction. Some of the pictures.
     """
-    reconstructions = reconstructions.nan_to_num(0, 0, 0).clamp(0, 1)
-    candidates = pixels(seen, split_auxiliary(seen)[0])
-    mean = candidates.mean(0).expand_as(originals)
-    yield mean_with_interval("psnr", psnr(reconstructions, originals))
-    yield mean_with_interval("psnr-mean", psnr(mean, originals))
-    yield mean_with_interval("ssim", ssim(reconstructions, originals))
-    yield mean_with_interval("rank", ranks(reconstructions, originals, candidates))
+    drawn = reconstructions.nan_to_num(0, 0, 0).clamp(0, 1)
+    auxiliary = split_auxiliary(seen)[0]
+    number = min(len(truth.members), len(auxiliary) // 2)
+    strangers, rest = auxiliary.select(torch.arange(number)), auxiliary.select(torch.arange(number, len(auxiliary)))
+    candidates, (places, chosen) = pixels(seen, rest), choose(truth.members)
+    own, originals = drawn[places], pixels(seen, truth.members)[chosen]
+    yield mean_with_interval("psnr", psnr(own, originals))
+    yield mean_with_interval("psnr-mean", psnr(candidates.mean(0).expand_as(originals), originals))
+    yield mean_with_interval("ssim", ssim(own, originals))
+    yield mean_with_interval("rank", ranks(own, originals, candidates))
+    if number:
+        places, chosen = choose(strangers)
+        alike = pixels(seen, strangers)[chosen]
+        yield mean_with_interval("psnr-chance", psnr(drawn[places], alike))
+        yield mean_with_interval("rank-chance", ranks(drawn[places], alike, candidates))
     if len(truth.others) > 1:
         groups = (pixels(seen, samples) for samples in (truth.members, truth.others))
-        members, others = (-squared_distances(group, reconstructions).amin(1).cpu().numpy() for group in groups)
+        members, others = (-squared_distances(group, drawn).amin(1).cpu().numpy() for group in groups)
         yield from separation(members, others, seen.seed)
-    shown = (originals, reconstructions)
+    shown = (originals, own)
     yield Pictures(*((values[:SHOWN] * 255).round().to(torch.uint8).cpu() for values in shown))

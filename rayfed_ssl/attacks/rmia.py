@@ -7,9 +7,11 @@ Lambda(x, z) = (p(x | theta) / p(x)) / (p(z | theta) / p(z)), and the score is t
 
 Deviations: an encoder gives no likelihood, so log p(x | theta) is the mean cosine of projections of pairs of views over
 `temperature`, up to a constant that Lambda cancels: what SimCLR, BYOL and their kin raise. p(x) is that of one reference,
-which the server trains by the client's own step on auxiliary pictures, from the same download.
+which the server trains from the weights of round 1 on auxiliary pictures, as long as the client has trained by the attacked
+round. A reference from the attacked round's download would have seen the members in all rounds before.
 """
 
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -23,6 +25,8 @@ from rayfed_ssl.attacks.membership import Membership
 from rayfed_ssl.attacks.model_theft import embed
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
+from rayfed_ssl.seeds import generator
+from rayfed_ssl.trees import digest
 
 
 def score(pictures: Tensor, population: Tensor, gamma: float) -> Tensor:
@@ -42,6 +46,8 @@ class RMIA(Membership):
     """Of the likelihood."""
     views: Annotated[int, Field(ge=2, le=1000)] = 10
     """Views of each picture."""
+    samples: Annotated[int, Field(ge=2)] = 512
+    """Auxiliary pictures that the reference is trained on, at most."""
     population: Annotated[int, Field(ge=1)] = 500
     """Z, auxiliary pictures that the reference is not trained on; at most half of them."""
 
@@ -54,13 +60,29 @@ class RMIA(Membership):
 
     def scores(self, seen: Seen, model: Model, samples: Shard) -> Tensor:
         """Score of each picture, in [0, 1]."""
-        order = torch.randperm(len(seen.auxiliary), generator=seen.generator(3))
+        order = self.order(len(seen.auxiliary))
         number = min(self.population, len(order) // 2)
-        population, data = seen.auxiliary.select(order[:number]), seen.auxiliary.select(order[number:])
-        sent = weights_in(seen.simulate(data, draw=2))
-        reference = seen.task.model(seen.received | sent, seen.architecture)
+        population = seen.auxiliary.select(order[:number])
+        reference = self.reference(seen)
         pictures, others = (self.log_ratios(seen, model, reference, group) for group in (samples, population))
         return score(pictures, others, self.gamma)
+
+    @staticmethod
+    def order(number: int) -> Tensor:
+        """Order the auxiliary pictures, the same for all clients of a run: the population comes first."""
+        return torch.randperm(number, generator=generator(number))
+
+    def reference(self, seen: Seen) -> Model:
+        """Train theta' on pictures that no client has; it serves all clients that received the same in round 1."""
+        first, epochs = seen.first(), seen.round * seen.task.epochs
+        key = digest((first, seen.round, seen.architecture, vars(self), "rmia"))
+        if key not in seen.memory:
+            order = self.order(len(seen.auxiliary))
+            data = seen.auxiliary.select(order[min(self.population, len(order) // 2) :][: self.samples])
+            task = replace(seen.task, epochs=epochs, rounds=1, schedule_rounds=None)
+            alone = replace(seen, download=first, round=1, task=task, seed=int(key[:15], 16))
+            seen.memory[key] = weights_in(first) | weights_in(alone.simulate(data, draw=2))
+        return seen.task.model(seen.memory[key], seen.architecture)
 
     def log_ratios(self, seen: Seen, model: Model, reference: Model, samples: Shard) -> Tensor:
         """Log p(x | theta) - log p(x | theta'), on the same views, [N]."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from actors.audit import in_tasks
@@ -18,8 +19,12 @@ from rayfed_ssl.analysis.audit import audit, view
 from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.attacks.attack import Attack, Finding, Pictures, Seen, Truth
 from rayfed_ssl.attacks.measures import separation
+from rayfed_ssl.attacks.membership import Membership
+from rayfed_ssl.attacks.rmia import RMIA
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.models import Model
 from rayfed_ssl.records.audit_rows import PARTS, TABLE, main_scores, reached, read_audit
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html import write_report
@@ -200,6 +205,51 @@ def test_a_model_that_saw_neither_half_tells_them_apart_by_chance_alone():
         assert area.high is not None
         covered += area.low <= 0.5 <= area.high
     assert covered >= 17  # of 20 intervals at 95 %; fewer have a chance of 1.6 %
+
+
+def test_the_reference_of_rmia_never_saw_a_member_whatever_the_round():
+    seen, _, federation = train_on_noise(1, 2)
+    trained = dataclasses.replace(seen.download, weights={k: v + v for k, v in seen.received.items()})
+    references = []
+    for download, round in ((seen.download, 1), (trained, 1), (trained, 2)):
+        later = dataclasses.replace(seen, download=download, round=round, memory={})
+        references.append(RMIA().reference(later).state_dict())
+    first, same, longer = (weights["encoder.conv1.weight"] for weights in references)
+    assert torch.equal(first, same), "it begins with the weights of round 1"
+    assert not torch.equal(first, longer), "it trains as long as the client has"
+    alike = dataclasses.replace(seen, seed=seen.seed + 1, client=1, memory=seen.memory)
+    assert torch.equal(RMIA().reference(alike).state_dict()["encoder.conv1.weight"], first)
+    assert len(seen.memory) == 1, "it serves all clients"
+    assert federation.config.privacy.delta == seen.delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position(Membership):
+    """Scores a picture by its place among those that are scored."""
+
+    def scores(self, seen: Seen, model: Model, samples: Shard) -> Tensor:
+        return -torch.arange(len(samples), dtype=torch.float32)
+
+
+def test_pictures_are_scored_in_an_order_that_tells_nothing():
+    seen, truth, _ = train_on_noise(1, 2)
+    areas = [next(iter(Position().run(dataclasses.replace(seen, seed=seed), truth))).value for seed in range(20)]
+    assert abs(sum(areas) / 20 - 0.5) < 0.05
+
+
+def test_a_bound_is_at_the_delta_of_the_runs_claim():
+    seen, truth, _ = train_on_noise(1, 2, "privacy.canaries=60")
+
+    class Knows(Position):
+        def scores(self, seen: Seen, model: Model, samples: Shard) -> Tensor:
+            member = torch.isin(samples.rows, torch.cat([truth.members.rows, truth.canaries.rows[truth.trained]]))
+            return member.float() + torch.rand(len(samples)) / 10
+
+    def bound(attack: Membership, delta: float) -> float:
+        answers = attack.run(dataclasses.replace(seen, delta=delta), truth)
+        return next(found.value for found in answers if isinstance(found, Finding) and found.metric == "epsilon")
+
+    assert bound(Knows(), 1e-5) == bound(Knows(delta=1e-5), 0.1) > bound(Knows(), 0.01)
 
 
 def test_under_secure_sums_every_client_is_attacked_by_the_mean(tmp_path: Path):

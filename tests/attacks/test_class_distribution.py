@@ -13,9 +13,10 @@ from torch.utils.data import TensorDataset
 from rayfed_ssl import Config
 from rayfed_ssl.analysis.audit import view
 from rayfed_ssl.attacks.attack import Finding, Seen, Truth
-from rayfed_ssl.attacks.class_distribution import ClassDistribution, read_shares
+from rayfed_ssl.attacks.class_distribution import ClassDistribution, contents, read_shares
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Empty, sent
+from rayfed_ssl.training.state_parts import part_of
 
 CLASSES = torch.arange(400) % 4
 PICTURES = torch.zeros(400, 3, 12, 12)
@@ -100,3 +101,15 @@ def test_simulated_clients_do_not_depend_on_whose_upload_is_attacked(observed: t
     )
     np.testing.assert_array_equal(first[0], second[0])
     np.testing.assert_array_equal(first[1], second[1])
+
+
+def test_weights_are_read_by_part_and_counters_of_batches_are_not(observed: tuple[Seen, Truth]):
+    seen, _ = observed
+    sent = {name: value + 1 for name, value in seen.received.items()}
+    parts = contents(seen, replace(seen.download, weights=sent))["weights"]
+    floats = {name: value.numel() for name, value in sent.items() if value.is_floating_point()}
+    assert 0 < len(floats) < len(sent), "batch-norm counts batches in integers"
+    assert sum(len(part) for part in parts) == sum(floats.values())
+    assert len(parts) == len({part_of(name) for name in floats}) > 1
+    for part in parts:
+        assert float(part.norm()) == pytest.approx(1, rel=1e-3)

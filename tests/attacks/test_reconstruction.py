@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from rayfed_ssl.attacks.decoder import InverseNetwork
 from rayfed_ssl.attacks.gradient_inversion import GradientInversion
 from rayfed_ssl.attacks.measures import psnr, ssim
 from rayfed_ssl.attacks.model_theft import attacked, embed
-from rayfed_ssl.attacks.reconstruction import compare, pixels, ranks
+from rayfed_ssl.attacks.reconstruction import assign, compare, pixels, ranks, squared_distances
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import sent
 from rayfed_ssl.seeds import generator
@@ -62,17 +63,28 @@ class Rows:
     rows: Tensor = sent("representations", private=True)
 
 
+def nearest_of(seen: Seen, pictures: Tensor, samples: Any) -> tuple[Tensor, Tensor]:
+    return assign(squared_distances(pictures, pixels(seen, samples)))
+
+
 def test_raw_pixels_in_an_upload_are_reconstructed():
-    seen, truth = observe("privacy.held_out=0.5", clients=2)
-    found = numbers(compare(seen, pixels(seen, truth.members), pixels(seen, truth.members), truth))
+    seen, truth = observe("privacy.held_out=0.5", clients=20, number=1500)
+
+    def measured(pictures: Tensor) -> dict[str, float]:
+        nearest = partial(nearest_of, seen, pictures)
+        return numbers(compare(seen, pictures, nearest, truth))
+
+    found = measured(pixels(seen, truth.members))
     assert found["psnr"] > 40
     assert found["ssim"] == pytest.approx(1)
     assert found["rank"] == 0
     assert found["auc"] == 1
     noise = torch.rand(pixels(seen, truth.members).shape, generator=torch.Generator().manual_seed(1))
-    null = numbers(compare(seen, noise, pixels(seen, truth.members), truth))
+    null = measured(noise)
     assert null["psnr"] < null["psnr-mean"] < 40
-    assert 0.25 < null["rank"] < 0.75
+    assert abs(null["rank"] - null["rank-chance"]) < 0.15
+    assert found["rank-chance"] > 0.05
+    assert abs(null["psnr"] - null["psnr-chance"]) < 1 < 20 < found["psnr"] - found["psnr-chance"]
 
 
 def test_measures_are_those_of_naive_loops():
@@ -124,6 +136,7 @@ def test_a_decoder_draws_the_members_from_their_projections():
     found, null = attack(project(truth.members)), attack(project(truth.others))
     assert found["psnr"] > found["psnr-mean"] + 3
     assert found["rank"] < 0.2
+    assert found["rank"] < found["rank-chance"]
     assert found["auc"] > 0.7 > 0.6 > null["auc"]
 
 
