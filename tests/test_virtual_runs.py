@@ -241,7 +241,7 @@ def test_fedasync_with_one_client_that_counts_fully_is_local_training(tiny, tmp_
     assert mixed.record.manifest.encoders == alone.record.manifest.encoders
 
 
-@pytest.mark.parametrize("settings", [("fedmd",), ("feddf",), ("fedavg", "privacy.secure_sum=true")])
+@pytest.mark.parametrize("settings", [("fedmd",), ("feddf",), ("orchestra",), ("fedavg", "privacy.secure_sum=true")])
 def test_an_asynchronous_policy_needs_single_weights(tiny, tmp_path, settings: tuple[str, ...]):
     with pytest.raises(ConfigError, match=r"clock\.policy=fedbuff moves the server's weights by single uploads"):
         run(tiny(*settings, "clock=even", "clock.policy=fedbuff"), tmp_path / "run")

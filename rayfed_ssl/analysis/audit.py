@@ -310,14 +310,36 @@ def _rows(name: str, attack: Attack, seen: Seen, truth: Truth) -> tuple[list[Row
     with plugins.named_errors("attack", name, ATTACKS):
         answers = list(attack.run(seen, truth))
     for answer in answers:
-        if isinstance(answer, Pictures):
+        if isinstance(answer, Pictures) and _is_shown(answer):
             shown += [answer.originals.tolist(), answer.reconstructions.tolist()]
-        elif isinstance(answer, Finding) and isinstance(answer.value, float | int) and math.isfinite(answer.value):
+        elif isinstance(answer, Finding) and _is_recorded(answer):
             place = {"attack": name, "kind": kind, "client": seen.client, "round": seen.round}
             rows.append(place | vars(answer) | {"settings": settings})
         else:
-            raise ConfigError(f"attack={name} must give Findings with a finite value, or Pictures, got {answer!r:.60}")
+            raise ConfigError(
+                f"attack={name} must give Findings of a text, a finite value, numbers or None as its interval and a number "
+                f"of targets, or Pictures, uint8 [M, C, H, W] twice, got {answer!r:.200}"
+            )
     return rows, shown
+
+
+def _is_recorded(finding: Finding) -> bool:
+    value, ends, targets = finding.value, (finding.low, finding.high), finding.targets
+    return (
+        isinstance(finding.metric, str)
+        and isinstance(value, float | int)
+        and math.isfinite(value)
+        and all(end is None or isinstance(end, float | int) for end in ends)
+        and isinstance(targets, int)
+        and 0 <= targets < 2**31
+    )
+
+
+def _is_shown(pictures: Pictures) -> bool:
+    pair = (pictures.originals, pictures.reconstructions)
+    if not all(isinstance(each, torch.Tensor) and each.dtype == torch.uint8 and each.dim() == 4 for each in pair):
+        return False
+    return pair[0].shape == pair[1].shape and pair[0].shape[1] in (1, 3)
 
 
 def read_part(file: Path) -> list[Row]:

@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated
@@ -21,13 +22,18 @@ from rayfed_ssl.reading import read_bytes
 from rayfed_ssl.validation import AbsolutePath, UnitInterval, Validated
 
 SECOND = 10**9
-DAY = 24 * 3600 * SECOND
+MINUTE = 60 * SECOND
+DAY = 24 * 60 * MINUTE
 
-MAX_TABLE = 64 << 20
-"""Bytes of a table of devices."""
+MAX_TABLE = 8 << 20
+"""Bytes of a table of devices, as CSV."""
+
+MAX_DEVICES = 200_000
+"""Rows of a table of devices."""
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+Sigma = Annotated[float, Field(ge=0, le=10)]
 
 
 def uniform(seed: int, *counters: int) -> float:
@@ -63,6 +69,20 @@ class Device:
     failure: float = 0.0
     windows: tuple[tuple[int, int], ...] = ()
 
+    def __post_init__(self) -> None:
+        speed = self.sample_seconds if self.flops is None else self.flops
+        above = {"flops or sample_seconds": speed, "down_mbit": self.down_mbit, "up_mbit": self.up_mbit}
+        for name, value in above.items():
+            if value is None or not 0 < value < math.inf:
+                raise ConfigError(
+                    f"a device's {name} must be a number above 0, got {value}: raise it or lower its sigma"
+                )
+        for name, value, high in (("latency_ms", self.latency_ms, math.inf), ("failure", self.failure, 1)):
+            if not (0 <= value <= high and value < math.inf):
+                raise ConfigError(f"a device's {name} must be a number of at least 0, got {value}: change it")
+        if any(not (0 <= start < DAY and 0 < length <= DAY) for start, length in self.windows):
+            raise ConfigError(f"a device's windows must be (start, length) within a day, got {self.windows!r:.60}")
+
     def window(self, time: int) -> tuple[int, float] | None:
         """Find the begin and the end of the window that a time lies in; None if the device is away."""
         if not self.windows:
@@ -88,17 +108,17 @@ class Even(Devices):
 
     flops: Positive = 1e12
     """Floating-point operations a second while a device trains, the median."""
-    flops_sigma: NotNegative = 0.0
+    flops_sigma: Sigma = 0.0
     """Standard deviation of its logarithm (log-normal); 0 makes all equal."""
     down_mbit: Positive = 100.0
     """Megabits a second that a device receives, the median."""
     up_mbit: Positive = 100.0
     """Megabits a second that it sends, the median."""
-    mbit_sigma: NotNegative = 0.0
+    mbit_sigma: Sigma = 0.0
     """Standard deviation of both logarithms; one draw of a client scales both."""
     latency_ms: NotNegative = 0.0
     """Added to each download and each upload, the median."""
-    latency_sigma: NotNegative = 0.0
+    latency_sigma: Sigma = 0.0
     """Standard deviation of its logarithm."""
     failure: UnitInterval = 0.0
     """Probability that a task fails."""
@@ -134,12 +154,12 @@ class Phones(Even):
     """Phones that train while they charge; all numbers are assumed (docs/clock.md)."""
 
     flops: Positive = 1e10
-    flops_sigma: NotNegative = 0.6
+    flops_sigma: Sigma = 0.6
     down_mbit: Positive = 40.0
     up_mbit: Positive = 10.0
-    mbit_sigma: NotNegative = 1.0
+    mbit_sigma: Sigma = 1.0
     latency_ms: NotNegative = 50.0
-    latency_sigma: NotNegative = 0.5
+    latency_sigma: Sigma = 0.5
     failure: UnitInterval = 0.05
     hours: Annotated[float, Field(gt=0, le=24)] = 8.0
 
@@ -149,12 +169,12 @@ class Hospitals(Even):
     """Hospitals with a GPU each; all numbers are assumed (docs/clock.md)."""
 
     flops: Positive = 5e12
-    flops_sigma: NotNegative = 0.5
+    flops_sigma: Sigma = 0.5
     down_mbit: Positive = 300.0
     up_mbit: Positive = 100.0
-    mbit_sigma: NotNegative = 0.5
+    mbit_sigma: Sigma = 0.5
     latency_ms: NotNegative = 20.0
-    latency_sigma: NotNegative = 0.3
+    latency_sigma: Sigma = 0.3
     failure: UnitInterval = 0.005
 
 
@@ -212,7 +232,19 @@ class Table(Devices):
                 )
             start, end = (60 * (60 * int(match[part]) + int(match[part + 1])) * SECOND for part in (1, 3))
             windows.append((start, (end - start) % DAY or DAY))
-        return tuple(windows)
+        return merged(windows)
+
+
+def merged(windows: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Join windows of a day, (start, length) in whole minutes, that overlap or touch, over midnight too."""
+    minutes = np.zeros(DAY // MINUTE, dtype=bool)
+    for start, length in windows:
+        minutes[(start // MINUTE + np.arange(length // MINUTE)) % len(minutes)] = True
+    if minutes.all() or not minutes.any():
+        return ()
+    begins = np.flatnonzero(minutes & ~np.roll(minutes, 1))
+    ends = np.flatnonzero(~minutes & np.roll(minutes, 1))
+    return tuple((int(begin) * MINUTE, int(((ends - begin) % len(minutes)).min()) * MINUTE) for begin in begins)
 
 
 REQUIRED, OPTIONAL = ("down_mbit", "up_mbit"), ("flops", "sample_seconds", "latency_ms", "failure", "available")
@@ -223,9 +255,17 @@ def _read(path: Path) -> Sequence[Mapping[str, object]]:
     """Read the rows of a CSV or Parquet file, and refuse columns that mean nothing here."""
     try:
         if path.suffix == ".parquet":
-            rows: Sequence[Mapping[str, object]] = rows_of(read_table(path, any_codec=True))
+            rows: Sequence[Mapping[str, object]] = rows_of(read_table(path, max_rows=MAX_DEVICES, any_codec=True))
         elif path.suffix == ".csv":
-            rows = list(csv.DictReader(io.StringIO(read_bytes(path, MAX_TABLE).decode(), newline=""), strict=True))
+            text = io.StringIO(read_bytes(path, MAX_TABLE).decode("utf-8-sig"), newline="")
+            reader = csv.DictReader(text, strict=True)
+            if len(set(reader.fieldnames or ())) < len(reader.fieldnames or ()):
+                raise ConfigError(f"{path} has two columns of one name: remove one")
+            rows = list(islice(reader, MAX_DEVICES + 1))
+            if len(rows) > MAX_DEVICES:
+                raise ConfigError(
+                    f"{path} has more than {MAX_DEVICES:,} rows: each client draws one, so take some of them"
+                )
         else:
             raise ConfigError(f"a table of devices is a .csv or a .parquet file, got {path}")
     except (*DAMAGE, csv.Error) as error:
@@ -233,13 +273,13 @@ def _read(path: Path) -> Sequence[Mapping[str, object]]:
             raise
         raise ConfigError(f"{path} cannot be read as a table of devices ({reason(error)})") from None
     for number, row in enumerate(rows, 1):
-        if None in row or None in row.values():
+        if None in row or None in [value for name, value in row.items() if name != "available"]:
             raise ConfigError(f"{path}, row {number} has {'more' if None in row else 'fewer'} cells than the head")
     columns = list(rows[0]) if rows else [*REQUIRED, "flops"]
     allowed = FEDSCALE if set(columns) & set(FEDSCALE) else (*REQUIRED, *OPTIONAL)
     for column in columns:
         if column not in allowed:
-            raise ConfigError(f"{path} has an unknown column {plain(column)!r}{nearest(column, allowed)}")
+            raise ConfigError(f"{path} has an unknown column {column!r:.60}{nearest(column, allowed)}")
     for column in FEDSCALE if allowed == FEDSCALE else REQUIRED:
         if column not in columns:
             raise ConfigError(f"{path} has no column {column!r}")

@@ -1,6 +1,7 @@
 """The schedule: what every task costs, when it begins and ends, and which server step uses it."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from rayfed_ssl.clock.devices import SECOND
 from rayfed_ssl.clock.policies import Policy
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.seeds import SERVER
 
 Integers = npt.NDArray[np.int64]
@@ -132,6 +134,8 @@ class Schedule:
             version = int(tasks["version"][row])
             client, staleness = self.clients[int(tasks["place"][row])], step - 1 - version
             weight = self.policy.weight(staleness)
+            if not (isinstance(weight, float | int) and 0 <= weight < math.inf):
+                raise ConfigError(f"clock.policy must give weights of at least 0, got {weight!r:.60}")
             found[client] = Contribution(client, version, staleness, int(tasks["epochs"][row]), weight)
         return dict(sorted(found.items()))
 

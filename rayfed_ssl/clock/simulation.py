@@ -69,13 +69,17 @@ class _Simulation:
     def _durations(self, place: int, work: Work) -> tuple[int, int, int, int]:
         """Compute the nanoseconds of a client's download, training and upload, and choose its epochs."""
         device, samples = self.devices[place], work.samples[place]
-        sample = device.sample_seconds or work.sample_flops[place] / (device.flops or math.inf)
+        sample = device.sample_seconds
+        if sample is None:
+            sample = work.sample_flops[place] / (math.inf if device.flops is None else device.flops)
         epoch, other = sample * samples, sample * work.other_samples[place]
         down, up = (
             device.latency_ms / 1000 + 8e-6 * count / mbit
             for count, mbit in ((work.down[place], device.down_mbit), (work.up[place], device.up_mbit))
         )
         epochs = self.policy.epochs(TaskSeconds(down + other + up, epoch), work.epochs)
+        if not 1 <= epochs <= work.epochs:
+            raise ConfigError(f"clock.policy must give 1 to {work.epochs} local epochs, got {epochs!r:.60}")
         train = other + epochs * epoch
         if max(down, train, up) > LONGEST:
             raise ConfigError(
@@ -93,6 +97,11 @@ class _Simulation:
             if not self._heap:
                 raise self._stuck("nobody is at work")
             self._now = now = self._heap[0][0]
+            if now > LONGEST * SECOND:
+                raise ConfigError(
+                    f"server step {len(times) + 1} of {steps} comes after more than a hundred years: take faster devices, "
+                    "fewer rounds or fewer epochs"
+                )
             while self._heap and self._heap[0][0] == now and len(times) < steps:
                 _, _, _, task, end = heapq.heappop(self._heap)
                 if task >= 0:
@@ -106,7 +115,7 @@ class _Simulation:
     def _stuck(self, why: str) -> ConfigError:
         return ConfigError(
             f"clock.policy never comes to server step {self._step + 1} ({why}; {len(self._arrived)} uploads wait): lower "
-            "what it waits for, or take other devices"
+            "what it waits for, as clock.policy.buffer, or take other devices"
         )
 
     def _ask(self) -> None:
@@ -117,6 +126,8 @@ class _Simulation:
         if self._view.running or self._arrived:
             for _ in range(min(most, len(self._idle))):
                 if (place := self._draw()) is None:
+                    if not self._view.running and self._now - self._waiting_since > 2 * DAY:
+                        raise self._stuck("no other client becomes available")
                     self._wait()
                     return
                 self._start(place)
@@ -136,6 +147,8 @@ class _Simulation:
         self._began = self._now
         for place in np.sort(drawn).tolist():
             self._start(place)
+        if len(drawn) < most and not self.policy.is_synchronous:
+            self._wait()
         if self.policy.timeout is not None:
             self._look_at(self._now + round(self.policy.timeout * SECOND))
 

@@ -16,6 +16,9 @@ def _norms(value: Any) -> Any:
     raise ValueError(f"must be a number above 0, or one for each field of an upload, got {value!r}")
 
 
+MIN_NOISE = 1e-6
+"""Smallest noise multiplier above 0."""
+
 Norms = Annotated[float | dict[str, float] | None, BeforeValidator(_norms)]
 
 
@@ -55,6 +58,10 @@ class Privacy(Section):
         ignored = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
         if self.clip is None and ignored:
             raise ConfigError(f"{ignored[0]} has no meaning without clip: set both or neither")
+        if 0 < self.noise < MIN_NOISE:
+            raise ConfigError(
+                f"noise must be 0 or at least {MIN_NOISE:g}, got {self.noise:g}: less has no finite epsilon"
+            )
         if self.clip is not None and self.secure_sum:
             raise ConfigError(
                 "clip and secure_sum together are not counted: the budget follows the number of uploads, and a secure sum "

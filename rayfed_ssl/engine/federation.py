@@ -162,8 +162,9 @@ class Federation:
 
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
-        clock, averages = self.config.clock, isinstance(self.method, Averaging) and self.method.averages_weights
-        if clock is not None and not clock.policy.is_synchronous and not averages:
+        clock, method = self.config.clock, self.method
+        stale = isinstance(method, Averaging) and method.averages_weights and method.takes_old_versions
+        if clock is not None and not clock.policy.is_synchronous and not stale:
             raise ConfigError(
                 f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} moves the server's weights by single uploads, which "
                 "methods that average weights have, without privacy.secure_sum: take fedavg, or clock.policy=synchronous"

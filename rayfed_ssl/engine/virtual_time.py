@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rayfed_ssl import plugins
-from rayfed_ssl.clock.devices import DEVICES
+from rayfed_ssl.clock.devices import DEVICES, Device
 from rayfed_ssl.clock.policies import POLICIES
 from rayfed_ssl.clock.schedule import Schedule, Work
 from rayfed_ssl.clock.simulation import plan
@@ -16,6 +16,7 @@ from rayfed_ssl.data.shards import ResidentShards
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account, total
 from rayfed_ssl.environment import compute_threads
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import sent_fields
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.seeds import Purpose, derive_seed
@@ -33,7 +34,9 @@ def attach_schedule(federation: Federation) -> Schedule | None:
     if (clock := config.clock) is None or federation.schedule is not None:
         return federation.schedule
     with plugins.named_errors("clock.devices", CLOCK_DEVICES.name_of(clock.devices), DEVICES):
-        devices = clock.devices.draw(clients, derive_seed(config.seed, Purpose.CLOCK))
+        devices = tuple(clock.devices.draw(clients, derive_seed(config.seed, Purpose.CLOCK)))
+    if len(devices) != len(clients) or not all(isinstance(device, Device) for device in devices):
+        raise ConfigError(f"clock.devices must draw {len(clients)} devices, got {devices!r:.100}")
     work, size = work_of(federation), federation.task.cohort_size
     with plugins.named_errors("clock.policy", CLOCK_POLICY.name_of(clock.policy), POLICIES):
         schedule = plan(clock.policy, clients, devices, work, size=size, steps=config.rounds, seed=config.seed)

@@ -72,9 +72,14 @@ class Upload:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class Averaging(Method):
-    """The steps of FedAvg, each of which a method may replace."""
+    """The steps of FedAvg, each of which a method may replace.
+
+    Class attributes:
+        takes_old_versions: Whether a client's upload means the same when it started from an older state of the server.
+    """
 
     averages_weights: ClassVar = True
+    takes_old_versions: ClassVar = True
     weighting: Literal["samples", "uniform"] = "samples"
     """p_k in proportion to n_k ("samples", McMahan et al.) or equal ("uniform", FLESD's code)."""
     parts: Parts = Parts()

@@ -112,6 +112,7 @@ class Orchestra(fedavg.Averaging):
     weighting: ClassVar = "samples"  # type: ignore[misc]
     parts: ClassVar = Parts()  # type: ignore[misc]
     held_fields: ClassVar = ("local_centroids",)
+    takes_old_versions: ClassVar = False  # clients of round 1 send no weights
     local_iterations: PositiveInt = 5
     """How often local centroids move (code)."""
     sharpness: PositiveFloat = 25.0

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,6 +253,29 @@ def test_a_bound_is_at_the_delta_of_the_runs_claim():
     assert bound(Knows(), 1e-5) == bound(Knows(delta=1e-5), 0.1) > bound(Knows(), 0.01)
 
 
+PICTURES = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Finding("sum", float("nan")),
+        Finding(1, 0.5),  # type: ignore[arg-type]
+        Finding("sum", 0.5, targets=2**40),
+        Finding("sum", 0.5, low=torch.tensor(0.1)),  # type: ignore[arg-type]
+        Pictures(PICTURES, PICTURES[:1]),
+        Pictures(PICTURES, PICTURES.float()),
+        Pictures(PICTURES, None),  # type: ignore[arg-type]
+        "sum",
+    ],
+)
+def test_an_answer_that_no_table_holds_is_refused(audited: Path, answer: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Sums, "run", lambda self, seen, truth: iter([answer]))
+    plugins.allow([name := f"{Sums.__module__}:Sums"])
+    with pytest.raises(ConfigError, match="must give Findings of a text, a finite value"):
+        audit(audited, {name: {}}, clients=[0])
+
+
 def test_under_secure_sums_every_client_is_attacked_by_the_mean(tmp_path: Path):
     settings = ("privacy={held_out: 0.5, secure_sum: true}", "clients.number=2", "rounds=1")
     run(small("fedsimclr", *settings), tmp_path / "run")
@@ -306,7 +330,7 @@ class Broken(Sums):
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("raises", "Broken raised KeyError: 'boom'"), ("nan", "a finite value"), ("number", "or Pictures, got 0.7")],
+    [("raises", "Broken raised KeyError: 'boom'"), ("nan", "a finite value"), ("number", "twice, got 0.7")],
 )
 def test_a_mistake_in_an_attack_of_ones_own_is_one_line(audited: Path, tmp_path: Path, how: str, message: str):
     plugins.allow([name := f"{Broken.__module__}:Broken"])

@@ -4,7 +4,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_ssl.clock.devices import DAY, DEVICES, SECOND, Availability, Device, Even, Phones, Table, uniform
+from rayfed_ssl.clock.devices import (
+    DAY,
+    DEVICES,
+    MINUTE,
+    SECOND,
+    Availability,
+    Device,
+    Even,
+    Phones,
+    Table,
+    merged,
+    uniform,
+)
 from rayfed_ssl.errors import ConfigError
 
 HOUR = 3600 * SECOND
@@ -67,6 +79,38 @@ def test_a_table_gives_its_rows_from_csv_and_parquet(tmp_path):
     parquet = tmp_path / "devices.parquet"
     pq.write_table(pa.table(columns | {"available": ["08:00-12:00 22:00-06:00", ""]}), parquet)
     assert Table(path=parquet).draw(range(40), 0) == drawn
+    pq.write_table(pa.table(columns | {"available": ["08:00-12:00 22:00-06:00", None]}), parquet)
+    assert Table(path=parquet).draw(range(40), 0) == drawn
+    path.write_bytes(b"\xef\xbb\xbf" + CSV.encode())  # as Excel writes it
+    assert Table(path=path).draw(range(40), 0) == drawn
+
+
+def test_windows_that_touch_or_overlap_are_one():
+    def minutes(*windows: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        return tuple((start * MINUTE, length * MINUTE) for start, length in windows)
+
+    assert merged(minutes((22 * 60, 120), (0, 360))) == minutes((22 * 60, 480))
+    assert merged(minutes((60, 60), (90, 60), (300, 10))) == minutes((60, 90), (300, 10))
+    assert merged(minutes((0, 600), (600, 840))) == ()
+    assert merged(minutes((1380, 120))) == minutes((1380, 120))
+    assert merged(()) == ()
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ({"flops": 0.0}, "flops or sample_seconds must be a number above 0, got 0"),
+        ({"flops": None}, "flops or sample_seconds must be a number above 0, got None"),
+        ({"down_mbit": float("nan")}, "down_mbit must be a number above 0, got nan"),
+        ({"up_mbit": -1.0}, "up_mbit must be a number above 0, got -1"),
+        ({"failure": float("nan")}, "failure must be a number of at least 0, got nan"),
+        ({"windows": ((0, 0),)}, "windows must be .* within a day"),
+    ],
+)
+def test_a_device_that_cannot_be_is_refused(device: dict, message: str):
+    usual = {"flops": 1e9, "sample_seconds": None, "down_mbit": 1.0, "up_mbit": 1.0}
+    with pytest.raises(ConfigError, match=f"a device's {message}"):
+        Device(**usual | device)
 
 
 def test_fedscale_columns_are_milliseconds_of_inference_and_kilobits(tmp_path):
@@ -93,6 +137,9 @@ def test_fedscale_columns_are_milliseconds_of_inference_and_kilobits(tmp_path):
         ("flops,down_mbit,up_mbit\n1,1,1,1\n", "row 1 has more cells than the head"),
         ("flops,down_mbit,up_mbit,available\n1,1,1,8-12\n", "times of day such as 08:00-12:00 .* got '8-12'"),
         ("flops,down_mbit,up_mbit,available\n1,1,1,08:00-24:30\n", "times of day"),
+        ("flops,flops,down_mbit,up_mbit\n1,2,1,1\n", "has two columns of one name"),
+        ("flops, down_mbit,up_mbit\n1,1,1\n", "has an unknown column ' down_mbit'"),
+        ("flops,down_mbit,up_mbit\n" + "1,1,1\n" * 200_001, "has more than 200,000 rows"),
     ],
 )
 def test_a_bad_table_is_one_line(tmp_path, text: str, message: str):

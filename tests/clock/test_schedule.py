@@ -211,6 +211,49 @@ def test_what_can_never_happen_is_one_line():
         by_hand(Synchronous(), devices=slow)
 
 
+@dataclass(frozen=True)
+class Own(Synchronous):
+    """A user's policy that says what cannot be."""
+
+    local: int = 1
+    factor: Any = 1.0
+
+    def epochs(self, seconds: TaskSeconds, epochs: int) -> int:
+        return self.local
+
+    def weight(self, staleness: int) -> Any:
+        return self.factor
+
+
+@pytest.mark.parametrize("local", [0, -5, 3])
+def test_a_policys_epochs_are_those_that_a_client_can_do(local: int):
+    with pytest.raises(ConfigError, match=f"clock.policy must give 1 to 2 local epochs, got {local}"):
+        by_hand(Own(local=local))
+
+
+@pytest.mark.parametrize("factor", [float("nan"), -1.0, "x"])
+def test_a_policys_weights_are_numbers(factor: Any):
+    with pytest.raises(ConfigError, match=f"clock.policy must give weights of at least 0, got {factor!r}"):
+        by_hand(Own(factor=factor)).contributions(1)
+
+
+def test_centuries_of_virtual_time_are_refused():
+    slow = [replace(device, flops=None, sample_seconds=5e7) for device in DEVICES_BY_HAND]
+    with pytest.raises(ConfigError, match="server step 2 of 9 comes after more than a hundred years"):
+        by_hand(Synchronous(), 9, devices=slow)
+
+
+def test_an_asynchronous_cohort_is_filled_up_as_soon_as_clients_are_available():
+    later = ((HOUR, HOUR),)
+    devices = [
+        replace(DEVICES_BY_HAND[0], sample_seconds=3600.0),
+        *(replace(d, windows=later) for d in DEVICES_BY_HAND[1:]),
+    ]
+    asked = by_hand(FedBuff(buffer=1), 2, devices=devices).table().to_pylist()
+    first = {row["client"]: row["time"] for row in reversed(asked) if row["event"] == "asked"}
+    assert first == {6: HOUR, 9: HOUR}, "client 4, which works until 20:00, does not hold them up"
+
+
 def test_asynchronous_clients_wait_for_their_windows():
     devices = [replace(device, windows=((6 * HOUR, HOUR),)) for device in DEVICES_BY_HAND]
     schedule = by_hand(FedAsync(), 2000, devices=devices)

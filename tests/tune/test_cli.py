@@ -179,6 +179,10 @@ def test_clock_shows_a_schedule_without_training(cli: Cli, recipes: Recipes, tmp
     for title in ("virtual time", "a server step", "uploads used", "bytes", "training", "staleness"):
         assert re.search(rf"^{title} +\S", result.stdout, re.MULTILINE), title
     assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["schedule.parquet", "schedule.png"]
+    (tmp_path / "new" / "run.json").touch()
+    refused = cli("clock", *words, "--out", tmp_path / "new")
+    assert refused.exit_code == 2
+    assert "new is a run, which has a schedule of its own: name another directory" in refused.output
     refused = cli("clock", recipes["fedavg"])
     assert refused.exit_code == 2
     assert "this recipe has no clock: add one, for example clock=phones" in refused.output

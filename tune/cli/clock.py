@@ -34,6 +34,8 @@ def clock(
     echo(f"{title}, {len(schedule.times):,} server steps, cohorts of {size:,} of {number:,} clients")
     _print(schedule)
     if out is not None:
+        if (out / "run.json").exists():
+            raise ConfigError(f"{out} is a run, which has a schedule of its own: name another directory")
         from rayfed_ssl.reports.clock_figure import draw_schedule
         from rayfed_ssl.storage.tables import write_table
 
