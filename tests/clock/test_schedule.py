@@ -249,7 +249,7 @@ def test_an_asynchronous_cohort_is_filled_up_as_soon_as_clients_are_available():
         replace(DEVICES_BY_HAND[0], sample_seconds=3600.0),
         *(replace(d, windows=later) for d in DEVICES_BY_HAND[1:]),
     ]
-    asked = by_hand(FedBuff(buffer=1), 2, devices=devices).table().to_pylist()
+    asked = by_hand(FedBuff(buffer=1), 5, devices=devices).table().to_pylist()
     first = {row["client"]: row["time"] for row in reversed(asked) if row["event"] == "asked"}
     assert first == {6: HOUR, 9: HOUR}, "client 4, which works until 20:00, does not hold them up"
 
