@@ -8,8 +8,11 @@ import pytest
 
 from actors.cluster.connect import Cluster
 from actors.executor import RayExecutor
+from actors.fault_injection import FaultyRayExecutor
 from rayfed_ssl import resume, run
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.faults.schedule import FAULT_KINDS, Faults, parse_fault
 from rayfed_ssl.records.run_record import RunRecord
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -72,12 +75,32 @@ def test_runs_on_ray_and_in_this_process_share_the_first_server_state(cluster: C
     assert (state.stat().st_ino, state.stat().st_mtime_ns) == created
 
 
-@pytest.mark.parametrize("policy", ["{name: partial, seconds: 4}", "{name: fedbuff, buffer: 2}"])
-def test_two_actors_keep_to_a_schedule_as_this_process_does(cluster: Cluster, tiny: Tiny, policy: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("policy", "actors"),
+    [("{name: partial, seconds: 4}", 2), ("{name: fedbuff, buffer: 2}", 1), ("{name: fedbuff, buffer: 2}", 4)],
+)
+def test_actors_that_die_in_each_round_keep_to_a_schedule_as_this_process_does(
+    cluster: Cluster, tiny: Tiny, policy: str, actors: int, tmp_path: Path
+):
     devices = ("clock=phones", "clock.devices.hours=24", "clock.devices.failure=0.2", "clients.number=5")
-    config = tiny("fedprox", *devices, f"clock.policy={policy}", "training.epochs=4", "rounds=4")
+    config = tiny(
+        "fedprox", *devices, f"clock.policy={policy}", "training.epochs=4", "rounds=4", f"engine.actors={actors}"
+    )
     run(config, tmp_path / "local")
-    run(config, tmp_path / "ray", executor=RayExecutor)
-    assert results(tmp_path / "ray") == results(tmp_path / "local")
+
+    def faulty(federation: Federation) -> RayExecutor:
+        executor = FaultyRayExecutor(federation)
+        texts = [f"kill-actor:round={round},client={federation.cohort(round)[0]}" for round in range(1, 5)]
+        executor.faults = Faults(map(parse_fault, texts), 4, federation.cohort, FAULT_KINDS)
+        return executor
+
+    run(config, tmp_path / "ray", executor=faulty)
+    found, expected = results(tmp_path / "ray"), results(tmp_path / "local")
+    assert all(f"({round}, 'run', 'retries', 1.0)" in found["metrics"] for round in range(1, 5))
+    for each in (found, expected):
+        each["metrics"] = [row for row in each["metrics"] if "'retries'" not in row]
+    assert found == expected
+    schedules = [(tmp_path / name / "schedule.parquet").read_bytes() for name in ("local", "ray")]
+    assert schedules[0] == schedules[1]
     steps = {row["value"] for row in RunRecord.open(tmp_path / "ray").metrics if row["name"] == "samples"}
     assert len(steps) > 2
