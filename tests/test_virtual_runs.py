@@ -164,7 +164,7 @@ def test_another_table_of_devices_refuses_a_resume(tiny, tmp_path):
 
 
 ASYNCHRONOUS = {
-    "fedbuff": (*PHONES, "rounds=5", "clock.policy=fedbuff", "clock.policy.buffer=2"),
+    "fedbuff": (*PHONES, "rounds=5", "clock.policy=fedbuff", "clock.policy.buffer=2", "clock.policy.lr=0.7"),
     "fedasync": (*PHONES, "rounds=7", "clock.policy=fedasync", "clock.policy.alpha=0.5"),
 }
 
@@ -189,7 +189,7 @@ def test_an_asynchronous_policy_computes_what_a_naive_loop_does(tiny, tmp_path, 
         moved = {name: value.double() for name, value in last.items()}
         for part, upload in zip(parts, uploads, strict=True):
             staleness.append(step - 1 - part.version)
-            weight = (1 + staleness[-1]) ** -0.5 * (1 if policy == "fedbuff" else 0.5)
+            weight = (1 + staleness[-1]) ** -0.5 * (0.7 if policy == "fedbuff" else 0.5)
             for name, value in upload.weights.items():
                 base = states[part.version].weights if policy == "fedbuff" and "running_" not in name else last
                 moved[name] += upload.num_samples / total * weight * (value.double() - base[name].double())

@@ -183,6 +183,12 @@ class FedBuff(Asynchronous):
 
     buffer: PositiveInt = 10
     """K, uploads of a server step."""
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """eta_g, the server's learning rate."""
+
+    def weight(self, staleness: int) -> float:
+        """eta_g s(t)."""
+        return self.lr * super().weight(staleness)
 
     def aggregates(self, view: View) -> bool:
         """Step when the buffer is full."""

@@ -61,12 +61,7 @@ class Rebased(Mapping[int, Any]):
         if upload.weights is None or (start.weight == 1 and (start.mixes or base == self._last)):
             return upload
         received, last = self._read(base), self._read(self._last)
-        moved = {
-            name: _moved(value, (last if name.endswith(STATISTICS) else received)[name], last[name], start.weight)
-            if name in last
-            else value
-            for name, value in upload.weights.items()
-        }
+        moved = {name: _moved(name, value, received, last, start.weight) for name, value in upload.weights.items()}
         return replace(upload, weights=moved)
 
     def __iter__(self) -> Iterator[int]:
@@ -76,7 +71,10 @@ class Rebased(Mapping[int, Any]):
         return len(self._uploads)
 
 
-def _moved(value: Tensor, received: Tensor, last: Tensor, weight: float) -> Tensor:
-    if not value.is_floating_point():
+def _moved(name: str, value: Tensor, received: Weights, last: Weights, weight: float) -> Tensor:
+    if name not in last or not value.is_floating_point():
         return value
-    return (last.double() + weight * (value.double() - received.double())).to(value.dtype)
+    base = received[name]
+    if name.endswith(STATISTICS):
+        base, weight = last[name], min(weight, 1.0)
+    return (last[name].double() + weight * (value.double() - base.double())).to(value.dtype)
