@@ -42,7 +42,10 @@ def replay_step(record: RunRecord, federation: Federation, round: int, client_id
     try:
         state = checkpoints.latest(record.checkpoints, round - 1)
     except CheckpointError as error:
-        raise CheckpointError(f"round {round} begins from the states after round {round - 1}: {error}") from None
+        raise CheckpointError(
+            f"round {round} begins from the states after round {round - 1}: {error}; "
+            "a run keeps those of its last round"
+        ) from None
     attach_schedule(federation)
     take_part = federation.schedule is not None and client_id in federation.cohort(round)
     starts = starts_of(federation, replace(state, round=round), [client_id] if take_part else [])

@@ -21,6 +21,7 @@ NAMES = [
     *("flesd-rounds-cpu", "fedprox-mu-cpu", "flesd-tpe-cpu", "flesd-random-cpu", "flesd-upload-cpu"),
     "digits",
     "long-training",
+    "phones",
     *("privacy", "privacy-budget"),
 ]
 
