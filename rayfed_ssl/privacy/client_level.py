@@ -151,8 +151,8 @@ class ClientLevel(Accounted):
             return dict.fromkeys(bounded, self.clip)
         if set(self.clip) != set(bounded):
             raise ValueError(
-                f"privacy.clip names {', '.join(self.clip) or 'nothing'}, and what is released is {', '.join(bounded)}: name "
-                "these, or one norm for all"
+                f"privacy.clip names {', '.join(self.clip) or 'nothing'}, and what is released is {', '.join(bounded)}: "
+                "name these, or one norm for all"
             )
         return dict(self.clip)
 
