@@ -42,8 +42,8 @@ class Rebased(Mapping[int, Any]):
     """Uploads whose weights are those that they make of the server's last ones; each is computed when it is read.
 
     With w the server's last weights, w_v those that a client received, w_k those that it sends and s what it counts, this is
-    w + s (w_k - w_v), or w + s (w_k - w) where it mixes. Running statistics are always mixed: a difference of variances
-    could make one negative.
+    w + s (w_k - w_v), or w + s (w_k - w) where it mixes. Running statistics are always mixed, as a difference of
+    variances could make one negative, and so is what the client did not receive.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Rebased(Mapping[int, Any]):
 def _moved(name: str, value: Tensor, received: Weights, last: Weights, weight: float) -> Tensor:
     if name not in last or not value.is_floating_point():
         return value
-    base = received[name]
-    if name.endswith(STATISTICS):
+    base = received.get(name)
+    if base is None or name.endswith(STATISTICS):
         base, weight = last[name], min(weight, 1.0)
     return (last[name].double() + weight * (value.double() - base.double())).to(value.dtype)

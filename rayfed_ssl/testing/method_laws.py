@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.data.public_data import PublicSet
+from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
+from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.evaluation.features import extract_features
@@ -179,6 +181,33 @@ def uploads_are_not_hoarded(trial: Trial) -> None:
     )
 
 
+def old_versions_are_taken(trial: Trial) -> None:
+    """A server that says that it takes uploads of clients that started from an older state makes sound encoders of them."""
+    method, first = trial.federation.method, trial.played[0]
+    if not getattr(method, "takes_old_versions", False) or not method.averages_weights:
+        return
+    older: Any = first.server_before
+    last: Any = first.server
+
+    def weights(state: Any) -> Weights:
+        received: Weights = method.download(state, min(first.uploads)).weights
+        return received
+
+    for mixes in (False, True):
+        starts = dict.fromkeys(first.uploads, Start(older, 0.5, mixes))
+        try:
+            after = trial.federation.update_server(2, last, Rebased(first.uploads, starts, last, weights)).state
+        except (ServerError, ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise LawViolation(
+                f"takes_old_versions says that clients may start from older states, and the server fails: {error}: set it "
+                "to False"
+            ) from error
+        demand(digest(after) != digest(last), "the server's state does not depend on uploads from older states")
+        _demand_finite(
+            method.encoders(after, {client_id: first.results[client_id].state for client_id in first.uploads})
+        )
+
+
 def sums_alone_decide(trial: Trial) -> None:
     """The server's step depends on uploads through their sums alone if, and only if, the method says so (`secure_sum`)."""
     if max(len(round.uploads) for round in trial.played) < 2:
@@ -324,6 +353,7 @@ LAWS: dict[str, Callable[[Trial], None]] = {
         server_follows_uploads,
         uploads_are_not_hoarded,
         sums_alone_decide,
+        old_versions_are_taken,
         clients_see_their_shards_alone,
         encoders_are_sound,
         losses_fall,

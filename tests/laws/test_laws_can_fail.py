@@ -129,6 +129,22 @@ class SumsUploads(FedAvgM):
         return replace(state, weights={name: value * len(uploads) for name, value in mean.items()}), {}
 
 
+@dataclass(frozen=True)
+class Stamped(Upload):
+    round: int = sent("statistics", default=0)
+
+
+class NeedsTheLastVersion(FedAvgM):
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
+        upload, after, metrics = super().update_client(download, state, client)
+        return Stamped(upload.weights, upload.num_samples, client.round), after, metrics
+
+    def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
+        if any(cast(Stamped, upload).round != server.round for upload in uploads.values()):
+            raise ValueError("an upload is of an earlier round")
+        return super().update_server(state, uploads, server)
+
+
 class UsesNumpysRandomness(FedAvgM):
     def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
         after, metrics = super().update_server(state, uploads, server)
@@ -278,6 +294,11 @@ MISTAKES: list[tuple[str, type[Method], str]] = [
     ("sums_alone_decide", CountsClients, "one upload that stands for all gives another metrics/clients in round 1"),
     ("sums_alone_decide", WeighsOtherwise, "a mixture of uploads with their sums gives another state/weights/"),
     ("sums_alone_decide", ClaimsTooLittle, "nothing but sums of uploads decides .*: set it to True"),
+    (
+        "old_versions_are_taken",
+        NeedsTheLastVersion,
+        "the server fails: .*an upload is of an earlier round: set it to False",
+    ),
     ("messages_are_plain", SendsAnArray, "/shard holds a ndarray"),
     ("rules_say_what_is_sent", SendsLess, "rules say that"),
     ("clients_see_their_shards_alone", SeesOtherShards, "depends on others' images"),
