@@ -61,7 +61,7 @@ class MeanStd:
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
     def text(self, unit: Unit = "percent", *, symbol: bool = True, n: bool = False) -> str:
-        """Write "71.20 ± 0.31%", "1.23 MB ± 4.00 kB" or "0.4123 ± 0.012".
+        """Write "71.20 ± 0.31%", "1.23 MB ± 4.00 kB", "0.4123 ± 0.012", or "not reached" of an infinite time.
 
         Args:
             unit: What the number is.
@@ -69,6 +69,8 @@ class MeanStd:
             n: Whether "(n = 3)" follows where there are several runs.
         """
         mean, std = self.mean, self.std
+        if mean == math.inf and unit in ("seconds", "bytes"):
+            return "not reached"
         if unit == "percent":
             spread = "" if std is None else f" ± {100 * std:.2f}"
             text = f"{100 * mean:.2f}{spread}{'%' * symbol}"

@@ -11,6 +11,7 @@ from rayfed_ssl.reports.summary import summarize
 from tests.small_recipes import small
 from tests.tune.studies.swept import result
 from tune.studies.definition.files import load_study
+from tune.studies.execution.runner import _scores_text
 from tune.studies.execution.scores import bytes_of, outcome_after, read_progress
 from tune.studies.execution.segments import run_segment
 from tune.studies.results.table import table_of, trials_table
@@ -65,6 +66,12 @@ def test_a_table_says_what_is_not_reached():
         "1 h 00 min ± 2 min 21 s (n = 2)",
         "not reached",
     ]
+
+
+def test_progress_says_that_a_target_is_not_reached():
+    assert _scores_text([("time_to:0.45", math.inf), ("bytes_to:.5", math.inf), ("knn", 0.5)]) == (
+        "time_to:0.45 not reached, bytes_to:.5 not reached, knn 50.00%"
+    )
 
 
 @pytest.mark.parametrize("name", ["time_to:1.5", "time_to:45", "time_to", "time_to:knn"])
