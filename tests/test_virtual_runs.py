@@ -92,13 +92,24 @@ def test_the_figures_of_a_schedule_show_what_it_says(whole, tmp_path):
         sum(task["end"] - task["asked"] for task in drawn) / SECOND, rel=1e-9
     )
     text = write_report([whole.directory], tmp_path / "report.html").read_text()
-    assert f"By its schedule: {virtual_text(summarize(whole.record))}" in text
+    assert f"By its schedule, until round 3: {virtual_text(summarize(whole.record))}." in text
     drawn = {path.stem.split("-", 1)[1] for path in (tmp_path / "report-figures").glob("run-*.svg")}
     assert "schedule" in drawn
     damaged = shutil.copytree(whole.directory, tmp_path / "run")
     (damaged / "schedule.parquet").write_bytes(b"PAR1")
     with pytest.raises(ConfigError, match=r"schedule\.parquet is damaged .*: resume the run, which writes it anew"):
         write_report([damaged], tmp_path / "other.html")
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg", "flesd", "fedmd", "fedsc"])
+def test_a_task_moves_the_bytes_of_later_rounds(tiny, tmp_path, method: str):
+    result = run(tiny(method, "clock=even", "rounds=2"), tmp_path / "run")
+    federation = Federation.open(result.record.config())
+    work, moved = attach_schedule(federation).work, dict.fromkeys(("down", "up"), 0)
+    for row in result.record.ledger:
+        if row["round"] == 2 and row["client"] == 0:
+            moved[row["direction"]] += row["bytes"]
+    assert (work.down[0], work.up[0]) == (moved["down"], moved["up"])
 
 
 def test_compare_says_when_a_target_is_reached(whole):
@@ -112,6 +123,9 @@ def test_compare_says_when_a_target_is_reached(whole):
     assert reached in compared(point.knn)
     assert reached not in compared(1.0)
     assert "not reached" in compared(1.0)
+    refused = CliRunner().invoke(app, ["compare", str(whole.directory), "--target", "0.5", "--json"])
+    assert refused.exit_code == 2
+    assert "leave --by-seed and --json out" in refused.output
 
 
 def test_slow_clients_train_for_the_epochs_that_the_schedule_gives_them(tiny, tmp_path):

@@ -314,7 +314,7 @@ def _rows(name: str, attack: Attack, seen: Seen, truth: Truth) -> tuple[list[Row
             shown += [answer.originals.tolist(), answer.reconstructions.tolist()]
         elif isinstance(answer, Finding) and _is_recorded(answer):
             place = {"attack": name, "kind": kind, "client": seen.client, "round": seen.round}
-            rows.append(place | vars(answer) | {"settings": settings})
+            rows.append(place | vars(answer) | {"value": float(answer.value), "settings": settings})
         else:
             raise ConfigError(
                 f"attack={name} must give Findings of a text, a finite value, numbers or None as its interval and a number "
@@ -327,12 +327,16 @@ def _is_recorded(finding: Finding) -> bool:
     value, ends, targets = finding.value, (finding.low, finding.high), finding.targets
     return (
         isinstance(finding.metric, str)
-        and isinstance(value, float | int)
+        and _is_number(value)
         and math.isfinite(value)
-        and all(end is None or isinstance(end, float | int) for end in ends)
-        and isinstance(targets, int)
+        and all(end is None or _is_number(end) for end in ends)
+        and type(targets) is int
         and 0 <= targets < 2**31
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**53)
 
 
 def _is_shown(pictures: Pictures) -> bool:

@@ -2,7 +2,7 @@
 
 Beside `psnr` stands `psnr-mean`, that of the mean auxiliary picture, which a server has without any upload. The original of
 a reconstruction is chosen by the attack's measure, which finds something alike among any pictures. So `psnr-chance` and
-`rank-chance` measure the same reconstructions against as many pictures that no client has, chosen in the same way. `auc`,
+`rank-chance` measure the same reconstructions against as many pictures that no client has (up to 500), chosen alike. `auc`,
 for which nothing is chosen, shows whether a picture was a member at all.
 """
 

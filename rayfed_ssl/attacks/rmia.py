@@ -7,8 +7,8 @@ Lambda(x, z) = (p(x | theta) / p(x)) / (p(z | theta) / p(z)), and the score is t
 
 Deviations: an encoder gives no likelihood, so log p(x | theta) is the mean cosine of projections of pairs of views over
 `temperature`, up to a constant that Lambda cancels: what SimCLR, BYOL and their kin raise. p(x) is that of one reference,
-which the server trains from the weights of round 1 on auxiliary pictures, as long as the client has trained by the attacked
-round. A reference from the attacked round's download would have seen the members in all rounds before.
+which the server trains from the weights of round 1 on auxiliary pictures, for the epochs of all rounds up to the attacked
+one. A reference from the attacked round's download would have seen the members in all rounds before.
 """
 
 from dataclasses import replace
@@ -24,6 +24,7 @@ from rayfed_ssl.attacks.encoder_mi import mean_cosine
 from rayfed_ssl.attacks.membership import Membership
 from rayfed_ssl.attacks.model_theft import embed
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.models import Model
 from rayfed_ssl.seeds import generator
 from rayfed_ssl.trees import digest
@@ -54,6 +55,8 @@ class RMIA(Membership):
     def target(self, seen: Seen) -> str:
         """Weights, of the client and of the reference."""
         uploaded_model(seen)
+        if isinstance(seen.method, Averaging) and not seen.method.takes_old_versions:
+            raise ValueError("clients of round 1 send no weights, so that no reference can be trained from their start")
         if len(seen.auxiliary) < 4:
             raise ValueError(f"the test split has {len(seen.auxiliary)} auxiliary pictures, and a reference needs more")
         return "weights"

@@ -79,7 +79,8 @@ class Device:
                 )
         for name, value, high in (("latency_ms", self.latency_ms, math.inf), ("failure", self.failure, 1)):
             if not (0 <= value <= high and value < math.inf):
-                raise ConfigError(f"a device's {name} must be a number of at least 0, got {value}: change it")
+                bound = "from 0 to 1" if high == 1 else "of at least 0"
+                raise ConfigError(f"a device's {name} must be a number {bound}, got {value}: change it")
         if any(not (0 <= start < DAY and 0 < length <= DAY) for start, length in self.windows):
             raise ConfigError(f"a device's windows must be (start, length) within a day, got {self.windows!r:.60}")
 

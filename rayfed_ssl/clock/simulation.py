@@ -77,16 +77,21 @@ class _Simulation:
             device.latency_ms / 1000 + 8e-6 * count / mbit
             for count, mbit in ((work.down[place], device.down_mbit), (work.up[place], device.up_mbit))
         )
+        if not down + other + up + epoch <= LONGEST:  # NaN, too
+            raise self._too_long(place, down + other + up + epoch)
         epochs = self.policy.epochs(TaskSeconds(down + other + up, epoch), work.epochs)
         if not 1 <= epochs <= work.epochs:
             raise ConfigError(f"clock.policy must give 1 to {work.epochs} local epochs, got {epochs!r:.60}")
         train = other + epochs * epoch
-        if max(down, train, up) > LONGEST:
-            raise ConfigError(
-                f"a task of client {self.clients[place]} takes {max(down, train, up):.3g} s, more than a hundred years: "
-                "raise the speed of its device"
-            )
+        if down + train + up > LONGEST:
+            raise self._too_long(place, down + train + up)
         return round(down * SECOND), round(train * SECOND), round(up * SECOND), epochs
+
+    def _too_long(self, place: int, seconds: float) -> ConfigError:
+        return ConfigError(
+            f"a task of client {self.clients[place]} takes {seconds:.3g} s, more than a hundred years: raise the speed of "
+            "its device"
+        )
 
     def run(self, steps: int) -> tuple[int, ...]:
         """Simulate so many server steps; returns their times."""
@@ -204,6 +209,7 @@ class _Simulation:
         """End a task; its client is idle again, unless its upload waits for the server."""
         del self._running[task]
         self._view.running -= 1
+        self._waiting_since = self._now
         if end == USED and self.policy.accepts(self._step - self.columns["version"][task]):
             self._arrived.append(task)
             self._view.arrived += 1

@@ -101,7 +101,8 @@ def _cost(federation: Federation, client: int) -> _Cost:
     dry.task = replace(dry.task, epochs=2)
     twice, _ = _count(dry, client, download)
     sent = list(sent_fields(upload))
-    if not _is_of_one_size(download):  # what the server sends on, such as features of others, grows with the cohort
+    # What the server sends on, such as features of others, grows with the cohort; to whom nothing comes, it sends nothing.
+    if not sent or not _is_of_one_size(download):
         state = dry.update_server(1, state, dict.fromkeys(dry.cohort(1), upload)).state
     private = sum(nbytes(value) for _, declared, value in sent if declared["private"])
     return _Cost(

@@ -16,6 +16,9 @@ from rayfed_ssl.storage.tables import rows_if_any
 
 TABLE, PARTS = "audit.parquet", "audit"
 
+ATTACKS_VERSION = 2
+"""Raised when an attack computes other numbers from the same settings."""
+
 SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("attack", "kind", "metric", "settings")),
@@ -67,9 +70,9 @@ def main_scores(scores: dict[str, float]) -> dict[str, float]:
 
 
 def part_of(directory: Path, round: int, client_id: int, name: str, settings: str) -> Path:
-    """Name the file of an attack on a client: other settings, another file."""
+    """Name the file of an attack on a client: other settings, or attacks that compute other numbers, another file."""
     short = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in name)
-    other = hashlib.sha256(settings.encode()).hexdigest()[:12]
+    other = hashlib.sha256(f"{ATTACKS_VERSION} {settings}".encode()).hexdigest()[:12]
     return directory / PARTS / f"{short}-{client_id:06d}-{round:06d}-{other}.json"
 
 

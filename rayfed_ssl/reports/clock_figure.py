@@ -29,6 +29,9 @@ MOST_CLIENTS, MOST_TASKS = 30, 10
 MOST_STALE = 20
 """Staleness up to which uploads are counted apart."""
 
+MOST_LINES = 200
+"""Server steps that are drawn."""
+
 UNITS = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
 
 PARTS = (
@@ -75,7 +78,7 @@ def wasted_training(events: pa.Table) -> float:
     time, used = events["time"].to_numpy()[order], events["used"].to_numpy()[order]
     begins = np.flatnonzero(pc.equal(events["event"], "downloaded").to_numpy()[order][:-1])
     seconds = (time[begins + 1] - time[begins]) / SECOND
-    return float(seconds[used[begins] == 0].sum() / max(seconds.sum(), 1e-9))
+    return float(np.clip(seconds[used[begins] == 0].sum() / max(seconds.sum(), 1e-9), 0, 1))
 
 
 def schedule_figure(events: pa.Table, title: str) -> Figure:
@@ -98,10 +101,10 @@ def schedule_figure(events: pa.Table, title: str) -> Figure:
                 name = label if used else f"{label}, wasted"
                 look: dict[str, Any] = {"height": 0.7, "color": color, "alpha": 1.0 if used else 0.35}
                 axes.barh(places, lengths, left=starts, label=name, **look)
-    for time in events["time"].filter(pc.equal(events["client"], SERVER)).to_pylist():
-        if time <= until:
-            axes.axvline(time / SECOND / unit, color=MUTED, linewidth=0.7, zorder=0.5)
-    axes.set(xlabel=f"virtual {unit_name} (a line is a server step)", ylabel="client", title=title)
+    times = np.unique(events["time"].filter(pc.equal(events["client"], SERVER)).to_numpy())
+    times = times[times <= until][:: max(1, -(-len(times[times <= until]) // MOST_LINES))]
+    axes.vlines(times / SECOND / unit, -0.5, len(clients) - 0.5, color=MUTED, linewidth=0.7, zorder=0.5)
+    axes.set(xlabel=f"virtual {unit_name} (lines are server steps)", ylabel="client", title=title)
     axes.set_yticks(range(len(clients)), [str(client) for client in clients], fontsize=7)
     axes.grid(axis="y", color=GRID, linewidth=0.3)
     axes.invert_yaxis()

@@ -15,7 +15,6 @@ from rayfed_ssl.data.public_data import PublicSet
 from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
-from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.evaluation.features import extract_features
@@ -197,7 +196,7 @@ def old_versions_are_taken(trial: Trial) -> None:
         starts = dict.fromkeys(first.uploads, Start(older, 0.5, mixes))
         try:
             after = trial.federation.update_server(2, last, Rebased(first.uploads, starts, last, weights)).state
-        except (ServerError, ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        except (RuntimeError, ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise LawViolation(
                 f"takes_old_versions says that clients may start from older states, and the server fails: {error}: set it "
                 "to False"

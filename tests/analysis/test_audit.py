@@ -224,6 +224,12 @@ def test_the_reference_of_rmia_never_saw_a_member_whatever_the_round():
     assert federation.config.privacy.delta == seen.delta
 
 
+def test_rmia_does_not_fit_clients_that_send_no_weights_at_first(tmp_path: Path):
+    run(small("orchestra", "privacy={held_out: 0.5}", "clients.number=4"), tmp_path / "run")
+    with pytest.raises(ConfigError, match="clients of round 1 send no weights, so that no reference can be trained"):
+        audit(tmp_path / "run", {"rmia": {}})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Position(Membership):
     """Scores a picture by its place among those that are scored."""
@@ -262,6 +268,8 @@ PICTURES = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
         Finding("sum", float("nan")),
         Finding(1, 0.5),  # type: ignore[arg-type]
         Finding("sum", 0.5, targets=2**40),
+        Finding("sum", 0.5, targets=True),
+        Finding("sum", 2**60 + 1),
         Finding("sum", 0.5, low=torch.tensor(0.1)),  # type: ignore[arg-type]
         Pictures(PICTURES, PICTURES[:1]),
         Pictures(PICTURES, PICTURES.float()),

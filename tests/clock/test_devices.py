@@ -103,7 +103,7 @@ def test_windows_that_touch_or_overlap_are_one():
         ({"flops": None}, "flops or sample_seconds must be a number above 0, got None"),
         ({"down_mbit": float("nan")}, "down_mbit must be a number above 0, got nan"),
         ({"up_mbit": -1.0}, "up_mbit must be a number above 0, got -1"),
-        ({"failure": float("nan")}, "failure must be a number of at least 0, got nan"),
+        ({"failure": float("nan")}, "failure must be a number from 0 to 1, got nan"),
         ({"windows": ((0, 0),)}, "windows must be .* within a day"),
     ],
 )

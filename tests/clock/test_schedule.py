@@ -207,7 +207,7 @@ def test_what_can_never_happen_is_one_line():
     with pytest.raises(ConfigError, match=r"step 1 \(\d+ tasks have begun since the last one"):
         by_hand(Synchronous(), devices=[replace(device, failure=1.0) for device in DEVICES_BY_HAND])
     slow = (replace(DEVICES_BY_HAND[0], sample_seconds=1e9), *DEVICES_BY_HAND[1:])
-    with pytest.raises(ConfigError, match="a task of client 4 takes 2e\\+10 s, more than a hundred years"):
+    with pytest.raises(ConfigError, match="a task of client 4 takes 1e\\+10 s, more than a hundred years"):
         by_hand(Synchronous(), devices=slow)
 
 
@@ -235,6 +235,27 @@ def test_a_policys_epochs_are_those_that_a_client_can_do(local: int):
 def test_a_policys_weights_are_numbers(factor: Any):
     with pytest.raises(ConfigError, match=f"clock.policy must give weights of at least 0, got {factor!r}"):
         by_hand(Own(factor=factor)).contributions(1)
+
+
+def test_a_task_of_days_leaves_time_to_wait_for_others():
+    """The server waits for two days from the end of the last task, not from its start."""
+    long = Device(None, 3 * 86_400.0, 1000, 1000)
+    later = Device(None, 60.0, 1000, 1000, windows=((2 * HOUR, 8 * HOUR),))
+    work = Work((1, 1), (1.0,) * 2, (0.0,) * 2, (1, 1), (1, 1), epochs=1)
+    schedule = plan(FedBuff(buffer=2), (0, 1), (long, later), work, size=1, steps=1, seed=0)
+    assert schedule.times[0] > 3 * DAY
+    with pytest.raises(ConfigError, match="never comes to server step 1"):
+        plan(FedBuff(buffer=3), (0, 1), (long, later), work, size=1, steps=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    "device", [Device(1e-300, None, 1, 1), Device(None, 1.0, 1e-310, 1), Device(None, 3e9, 1e-8, 1)]
+)
+def test_a_task_that_takes_for_ever_is_one_line(device: Device):
+    work = Work((1,) * 3, (1e10,) * 3, (0.0,) * 3, (10**6,) * 3, (10**6,) * 3, epochs=20)
+    for policy in (Synchronous(), Partial(seconds=9)):
+        with pytest.raises(ConfigError, match=r"a task of client 4 takes .* s, more than a hundred years"):
+            plan(policy, CLIENTS, [device] * 3, work, size=3, steps=1, seed=0)
 
 
 def test_centuries_of_virtual_time_are_refused():

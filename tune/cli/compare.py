@@ -36,6 +36,8 @@ def compare(
     from rayfed_ssl.reports.summary import data_differences, digest_notes, summarize
     from tune.cli.run_summary import remarks
 
+    if target is not None and (by_seed or as_json):
+        raise ConfigError("--target adds columns to the table of runs: leave --by-seed and --json out")
     records = [RunRecord.open(directory) for directory in _runs(directories)]
     summaries = [summarize(record) for record in records]
     groups = seeds.by_seed(summaries) if by_seed else []

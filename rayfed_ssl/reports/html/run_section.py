@@ -207,9 +207,9 @@ class RunSections:
         path = self._record.directory / "schedule.parquet"
         if (events := table_if_any(path, SCHEDULE, "resume the run, which writes it anew")) is not None:
             wasted = formats.percent(wasted_training(events))
-            text = [
-                f"By its schedule: {virtual_text(self._summary)}; {wasted} of clients’ training is for no server step."
-            ]
+            text = [f"Of clients’ training in the whole schedule, {wasted} is for no server step."]
+            if virtual := virtual_text(self._summary):
+                text = [f"By its schedule, until round {self._summary.rounds}: {virtual}.", *text]
             yield self._section("virtual-time", "Virtual time", text, record_plots.schedule_plots(events))
 
     def _audit(self) -> Iterator[PageSection]:

@@ -74,6 +74,21 @@ def test_progress_says_that_a_target_is_not_reached():
     )
 
 
+def test_a_cells_mean_is_not_of_the_seeds_alone_that_came_to_the_target():
+    tree = {"recipe": "digits", "rows": {"A": None}, "columns": {"B": None}, "score": "time_to:0.45", "unit": "s"}
+    study = load_study({**tree, "seeds": 2}, kind="reproduction")
+    point = {"row": "A", "column": "B"}
+    both, one = (result(study, 0, point, {"time_to:0.45": each}) for each in ([10.0, 20.0], [10.0, math.inf]))
+    assert both.mean("time_to:0.45") is not None
+    assert one.mean("time_to:0.45") is None
+
+
+def test_virtual_time_needs_a_clock_before_anything_is_trained():
+    study = load_study({"recipe": "digits", "space": {"rounds": [1]}, "minimize": "time_to:0.4", "maximize": []})
+    with pytest.raises(ConfigError, match="time_to is of virtual time, and there is no clock: set clock=phones"):
+        check_study(study)
+
+
 @pytest.mark.parametrize("name", ["time_to:1.5", "time_to:45", "time_to", "time_to:knn"])
 def test_a_target_that_is_no_accuracy_is_refused(name: str):
     study = load_study({"recipe": "digits", "space": {"rounds": [1]}, "minimize": name, "maximize": []})

@@ -76,7 +76,10 @@ def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[
         yield study.name, partial(draw_paper, study, results, directory)
     for goal in study.goals if study.figure.x is not None else ():
         if any(goal.score in trial.values for trial in trials):
-            yield f"{goal.score.replace(':', '-')}-over-{study.figure.x}", partial(draw_curves, study, trials, goal, title)
+            yield (
+                f"{goal.score.replace(':', '-')}-over-{study.figure.x}",
+                partial(draw_curves, study, trials, goal, title),
+            )
     for other in study.goals[1:]:
         if front_of(trials, pair := (study.goals[0], other)):
             stem = "trade-off" if len(study.goals) == 2 else f"trade-off-{other.score.replace(':', '-')}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.schema import BYTES, Goal
+from tune.studies.definition.schema import BYTES, TARGET, Goal
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.trial_table import Row, read_rows, unit_of
@@ -50,7 +50,8 @@ def _result(study: Study, rows: Sequence[Row]) -> TrialResult:
     for score in scores:
         each = {row["run"]: row.get(score if score in BYTES else f"score.{score}") for row in ended}
         finite = [float(value) for value in each.values() if value is not None and math.isfinite(value)]
-        if finite and (cell.score is not None or len(finite) == len(ended)):
+        some = cell.score is not None and not TARGET.fullmatch(score)  # a mean of those that came to a target flatters
+        if finite and (some or len(finite) == len(ended)):
             values[score] = ScoreResult.of(finite)
         if cell.score is not None and (missing := [run for run, value in each.items() if value is None]):
             of = f" of {cell.take}" if cell.take else ""

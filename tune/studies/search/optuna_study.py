@@ -85,7 +85,12 @@ def _check_some_trial(study: Study) -> None:
     refused: list[str] = []
     for point in islice(_points(study), MAX_ATTEMPTS):
         try:
-            Federation.open(config_of(study, point, study.seeds[0]))
+            config = config_of(study, point, study.seeds[0])
+            if config.clock is None and any(goal.score.startswith("time_to:") for goal in study.goals):
+                raise ConfigError(
+                    "time_to is of virtual time, and there is no clock: set clock=phones, or take bytes_to"
+                )
+            Federation.open(config)
             return
         except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, OSError) as error:
             refused.append(str(error))

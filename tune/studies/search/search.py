@@ -220,7 +220,7 @@ class Search:
 
     def _tell(self, trial: Trial) -> None:
         """Tell Optuna how a trial ended."""
-        if trial.state == "complete" and all(map(math.isfinite, trial.values)):
+        if trial.state == "complete" and not any(map(math.isnan, trial.values)):
             self.optuna_study.tell(trial.asked, list(trial.values) or [0.0])
         else:
             state = TrialState.PRUNED if trial.state == "stopped" else TrialState.FAIL
