@@ -152,7 +152,8 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], goals: Sequence[
     for index, key in enumerate(keys_of(study, scored, grouped)):
         members = [trial for trial in scored if key_of(trial, grouped) == key]
         style = line_style(index) | {"linestyle": ""}
-        series.append(Series("trials" if grouped is None else _text_of(key), points(members), style))
+        if members:
+            series.append(Series("trials" if grouped is None else _text_of(key), points(members), style))
     notes = [(f"trial {trial.number}", x, y.mean) for trial, (x, y) in zip(front, points(front), strict=True)]
     spans = unit_of(across.score) in AXES or across.score == EPSILON
     scale = log_scale([_value(trial, across).mean for trial in scored]) if spans else {}
