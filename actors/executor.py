@@ -210,8 +210,11 @@ class RayExecutor:
         return replace(report, again=reports, dropped=dropped)
 
     def _update(self, server: Any, state: RunState, directory: Directory) -> Any:
+        return self._health.get(server.update.remote(*self._server_arguments(state, directory)))
+
+    def _server_arguments(self, state: RunState, directory: Directory) -> tuple[Any, ...]:
         starts = starts_of(self._federation, state, sorted(self._uploads))
-        return self._health.get(server.update.remote(state.round, state.server, self._uploads, directory, starts))
+        return state.round, state.server, self._uploads, directory, starts
 
     def _train_again(self, state: RunState, client_id: int, directory: Directory) -> ClientReport | Dropped:
         """Compute a lost upload again, or drop its client as `_drop` does, unless no other is left."""

@@ -21,7 +21,6 @@ from actors.dispatch.queue import WorkItem
 from actors.executor import RayExecutor
 from actors.object_store import ItemRef
 from actors.server_actor import ServerActor
-from rayfed_ssl.engine.contributions import starts_of
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientReport, Listener, ServerReport
 from rayfed_ssl.errors import ConfigError
@@ -73,9 +72,8 @@ class FaultyRayExecutor(RayExecutor):
         faults = self.faults.for_server(state.round)
         if not faults:
             return super()._update(server, state, directory)
-        starts = starts_of(self._federation, state, sorted(self._uploads))
-        arguments = faults, state.round, state.server, self._uploads, directory, starts
-        return self._health.get(server.__ray_call__.remote(update_server, *arguments))
+        arguments = self._server_arguments(state, directory)
+        return self._health.get(server.__ray_call__.remote(update_server, faults, *arguments))
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
