@@ -52,10 +52,13 @@ def sent(kind: Kind, *, private: bool = False, **options: Any) -> Any:
     return dataclasses.field(metadata={"kind": kind, "private": private}, **options)
 
 
-def sent_fields(message: Any, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+def sent_fields(
+    message: Any, prefix: str = "", *, absent: bool = False
+) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
     """List what a Download or an Upload holds: name, what `sent` declares, and value; nested messages are entered.
 
-    Fields that are None are left out; the name is "base.weights" for one of a message that holds another method's.
+    Fields that are None are left out unless `absent`; the name is "base.weights" for one of a message that holds another
+    method's.
 
     Raises:
         TypeError: A field does not declare what kind of content it holds.
@@ -63,10 +66,10 @@ def sent_fields(message: Any, prefix: str = "") -> Iterator[tuple[str, Mapping[s
     for field in dataclasses.fields(message):
         value, name = getattr(message, field.name), prefix + field.name
         if "kind" in field.metadata:
-            if value is not None:
+            if absent or value is not None:
                 yield name, field.metadata, value
         elif is_node(value):
-            yield from sent_fields(value, f"{name}.")
+            yield from sent_fields(value, f"{name}.", absent=absent)
         else:
             undeclared = f"{type(message).__name__}.{field.name}"
             raise TypeError(f"{undeclared} does not say what it reveals: declare it with sent(kind)")

@@ -70,9 +70,9 @@ class Device:
     windows: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        speed = self.sample_seconds if self.flops is None else self.flops
-        above = {"flops or sample_seconds": speed, "down_mbit": self.down_mbit, "up_mbit": self.up_mbit}
-        for name, value in above.items():
+        given = {self.flops, self.sample_seconds} - {None} or {None}
+        speeds = [("flops or sample_seconds", speed) for speed in given]
+        for name, value in (*speeds, ("down_mbit", self.down_mbit), ("up_mbit", self.up_mbit)):
             if value is None or not 0 < value < math.inf:
                 raise ConfigError(
                     f"a device's {name} must be a number above 0, got {value}: raise it or lower its sigma"

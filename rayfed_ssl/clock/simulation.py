@@ -69,9 +69,7 @@ class _Simulation:
     def _durations(self, place: int, work: Work) -> tuple[int, int, int, int]:
         """Compute the nanoseconds of a client's download, training and upload, and choose its epochs."""
         device, samples = self.devices[place], work.samples[place]
-        sample = device.sample_seconds
-        if sample is None:
-            sample = work.sample_flops[place] / (math.inf if device.flops is None else device.flops)
+        sample = device.sample_seconds or work.sample_flops[place] / (device.flops or math.inf)  # a device has one
         epoch, other = sample * samples, sample * work.other_samples[place]
         down, up = (
             device.latency_ms / 1000 + 8e-6 * count / mbit

@@ -8,10 +8,8 @@ from torch import Tensor
 
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.storage.checkpoints import RunState, Stored
+from rayfed_ssl.training.state_parts import is_statistic
 from rayfed_ssl.trees import Weights
-
-STATISTICS = ("running_mean", "running_var")
-"""Ends of the names of batch-norm's statistics."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,6 @@ def _moved(name: str, value: Tensor, received: Weights, last: Weights, weight: f
     if name not in last or not value.is_floating_point():
         return value
     base = received.get(name)
-    if base is None or name.endswith(STATISTICS):
+    if base is None or is_statistic(name):
         base, weight = last[name], min(weight, 1.0)
     return (last[name].double() + weight * (value.double() - base.double())).to(value.dtype)

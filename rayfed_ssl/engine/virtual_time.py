@@ -1,7 +1,7 @@
 """A run's schedule: what the tasks of its clients cost, from a dry round of one step, and what follows from that."""
 
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -102,7 +102,8 @@ def _cost(federation: Federation, client: int) -> _Cost:
     twice, _ = _count(dry, client, download)
     sent = list(sent_fields(upload))
     # What the server sends on, such as features of others, grows with the cohort; to whom nothing comes, it sends nothing.
-    if not sent or not _is_of_one_size(download):
+    weights_alone = all(said["kind"] in ("weights", "statistics") for _, said, _ in sent_fields(download, absent=True))
+    if not sent or not weights_alone:
         state = dry.update_server(1, state, dict.fromkeys(dry.cohort(1), upload)).state
     private = sum(nbytes(value) for _, declared, value in sent if declared["private"])
     return _Cost(
@@ -111,16 +112,6 @@ def _cost(federation: Federation, client: int) -> _Cost:
         total(account(dry.method.download(state, client), 2, client, "down")),
         total(account(upload, 1, client, "up")) - private,
         private / len(rows),
-    )
-
-
-def _is_of_one_size(message: Any) -> bool:
-    """Whether a message can hold nothing but weights and statistics, which have one size in all rounds."""
-    return all(
-        field.metadata["kind"] in ("weights", "statistics")
-        if "kind" in field.metadata
-        else _is_of_one_size(getattr(message, field.name))
-        for field in fields(message)
     )
 
 

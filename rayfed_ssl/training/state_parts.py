@@ -32,10 +32,15 @@ def is_state(part: str) -> bool:
     return part in ("target", "queue", "bank", "centroids", "center") or part.startswith("state_")
 
 
+def is_statistic(name: str) -> bool:
+    """Whether an entry is a running statistic of a batch-norm layer, of whatever part."""
+    return name.rpartition(".")[2] in _STATISTICS
+
+
 def part_of(name: str) -> str:
     """Name the part that an entry belongs to."""
     part, _, rest = name.partition(".")
-    return "batch_norm" if not is_state(part) and rest.rpartition(".")[2] in _STATISTICS else part
+    return "batch_norm" if not is_state(part) and is_statistic(rest) else part
 
 
 def select(weights: Weights, parts: Collection[str]) -> Weights:
