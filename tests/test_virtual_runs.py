@@ -87,7 +87,7 @@ def test_the_figures_of_a_schedule_show_what_it_says(whole, tmp_path):
     assert len(drawn) == len(used)
     assert sum(task["end"] - task["asked"] for task in drawn) == (tasks["ended"] - tasks["asked"]).sum()
     assert sum(task["used"] for task in drawn) == used.sum()
-    axes = schedule_figure(events, "title").axes[0]
+    axes = schedule_figure(events, drawn, "title").axes[0]
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(
         sum(task["end"] - task["asked"] for task in drawn) / SECOND, rel=1e-9
     )

@@ -1,5 +1,6 @@
 """Figures of schedule.parquet: what clients do over virtual time, and how stale uploads are."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ PARTS = (
 def draw_schedule(events: pa.Table, title: str, out: Path) -> Path:
     """Draw the first tasks of the first clients; raises ConfigError for an unknown suffix."""
     with styled():
-        return save_figure(schedule_figure(events, title), out)
+        return save_figure(schedule_figure(events, tasks_of(events), title), out)
 
 
 def tasks_of(events: pa.Table) -> list[dict[str, Any]]:
@@ -81,9 +82,8 @@ def wasted_training(events: pa.Table) -> float:
     return float(np.clip(seconds[used[begins] == 0].sum() / max(seconds.sum(), 1e-9), 0, 1))
 
 
-def schedule_figure(events: pa.Table, title: str) -> Figure:
-    """Draw the first tasks of the first clients as bars, and server steps as lines."""
-    tasks = tasks_of(events)
+def schedule_figure(events: pa.Table, tasks: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """Draw tasks, as `tasks_of` gives them, as bars, and server steps as lines."""
     clients = sorted({task["client"] for task in tasks})
     until = max([task["end"] for task in tasks], default=1)
     unit, unit_name = next((pair for pair in UNITS if until >= 2 * pair[0] * SECOND), UNITS[-1])
@@ -102,7 +102,8 @@ def schedule_figure(events: pa.Table, title: str) -> Figure:
                 look: dict[str, Any] = {"height": 0.7, "color": color, "alpha": 1.0 if used else 0.35}
                 axes.barh(places, lengths, left=starts, label=name, **look)
     times = np.unique(events["time"].filter(pc.equal(events["client"], SERVER)).to_numpy())
-    times = times[times <= until][:: max(1, -(-len(times[times <= until]) // MOST_LINES))]
+    times = times[times <= until]
+    times = times[:: max(1, -(-len(times) // MOST_LINES))]
     axes.vlines(times / SECOND / unit, -0.5, len(clients) - 0.5, color=MUTED, linewidth=0.7, zorder=0.5)
     axes.set(xlabel=f"virtual {unit_name} (lines are server steps)", ylabel="client", title=title)
     axes.set_yticks(range(len(clients)), [str(client) for client in clients], fontsize=7)

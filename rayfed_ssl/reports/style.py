@@ -25,6 +25,14 @@ MARKERS = "os^DvPX<>*pd"
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "////", "..", "xx", "\\\\\\\\", "++")
 
+AXES: dict[str, tuple[float, str]] = {
+    "percent": (100, "%"),
+    "bytes": (1e-6, "MB"),
+    "seconds": (1 / 3600, "hours"),
+    "": (1, "number"),
+}
+"""What numbers of a unit are multiplied by, and the label of their axis."""
+
 WIDTH, HEIGHT = 4.2, 3.1
 """Inches of a figure: at the width of a phone its letters can still be read."""
 

@@ -25,6 +25,8 @@ def clock(
     config = load_config(arguments)
     if config.clock is None:
         raise ConfigError("this recipe has no clock: add one, for example clock=phones clock.policy=deadline")
+    if out is not None and (out / "run.json").exists():
+        raise ConfigError(f"{out} is a run, which has a schedule of its own: name another directory")
     federation = Federation.open(config)
     schedule = attach_schedule(federation)
     assert schedule is not None, "there is a clock"
@@ -34,8 +36,6 @@ def clock(
     echo(f"{title}, {len(schedule.times):,} server steps, cohorts of {size:,} of {number:,} clients")
     _print(schedule)
     if out is not None:
-        if (out / "run.json").exists():
-            raise ConfigError(f"{out} is a run, which has a schedule of its own: name another directory")
         from rayfed_ssl.reports.clock_figure import draw_schedule
         from rayfed_ssl.storage.tables import write_table
 

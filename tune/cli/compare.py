@@ -130,14 +130,11 @@ def _reaching(summary: "Summary", target: float | None) -> dict[str, str]:
 
     if target is None:
         return {}
-    point, name = summary.reaching(target), f"kNN {percent(target)}"
-    if point is None:
-        return {f"round of {name}": "not reached", "bytes until then": "", "virtual time until then": ""}
-    virtual = "" if point.virtual is None else duration(point.virtual)
+    point = summary.reaching(target)
     return {
-        f"round of {name}": str(point.round),
-        "bytes until then": size(point.bytes),
-        "virtual time until then": virtual,
+        f"round of kNN {percent(target)}": "not reached" if point is None else str(point.round),
+        "bytes until then": "" if point is None else size(point.bytes),
+        "virtual time until then": "" if point is None or point.virtual is None else duration(point.virtual),
     }
 
 

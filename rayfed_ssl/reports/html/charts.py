@@ -11,10 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl.reports.figures import Line, draw_lines
 from rayfed_ssl.reports.html.page import PageCell, PageTable
-from rayfed_ssl.reports.style import HEIGHT, INK, WIDTH, bar_style, clean, legend_below, new_axes
-
-AXES = {"percent": (100, "%"), "bytes": (1e-6, "MB"), "": (1, "number")}
-"""What bars of a unit are multiplied by, and the label of their axis."""
+from rayfed_ssl.reports.style import AXES, HEIGHT, INK, WIDTH, bar_style, clean, legend_below, new_axes
 
 BANDS = (("minimum", "maximum"), ("lower quartile", "upper quartile"))
 """Headings of the ends of a line's bands."""

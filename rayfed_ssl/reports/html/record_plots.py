@@ -27,7 +27,10 @@ X_LABELS = {
     "time": "seconds of rounds (wall clock)",
     "virtual-time": "virtual hours",
 }
-"""What accuracy is drawn over."""
+"""What accuracy is drawn over; virtual time where all runs have it."""
+
+X_HEADS = {"rounds": "round", "bytes": "MB", "time": "s", "virtual-time": "virtual h"}
+"""Heads of these columns in the table."""
 
 Curve = list[tuple[dict[str, float], MeanStd]]
 """The position on each x axis, and accuracy over seeds."""
@@ -39,33 +42,23 @@ def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
     if max(lengths) < 2 and sum(map(bool, lengths)) < 2:
         return []
     curves = [(group, _curve(group.runs)) for group in groups]
-    has_clock = all(point.virtual is not None for group in groups for run in group.runs for point in run.curve)
-    heads = ["run", "round", "MB", "s", *["virtual h"] * has_clock, "kNN"]
+    axes = [x for x in X_LABELS if all(x in at for _, curve in curves for at, _ in curve)]
     rows = [
-        [group.label, *list(x.values())[: len(heads) - 2], PageCell.of(knn, "percent")]
+        [group.label, *(at[x] for x in axes), PageCell.of(knn, "percent")]
         for group, curve in curves
-        for x, knn in curve
+        for at, knn in curve
     ]
+    heads = ["run", *(X_HEADS[x] for x in axes), "kNN"]
     note = (
         "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Hollow: linear probe "
         "of the final encoder, last epoch. Dotted: kNN before round 1."
     )
     plots: list[Plot] = []
-    for x, label in X_LABELS.items():
-        if (x == "rounds" and max(lengths) < 2) or (x == "virtual-time" and not has_clock):
-            continue
+    for x in axes if max(lengths) > 1 else axes[1:]:
         table = None if plots else PageTable.of("kNN accuracy over the run", heads, rows)
-        alt = f"Line chart: accuracy in percent over {label}, {len(groups)} series. The first has a table."
-        plots.append(
-            Plot(
-                f"accuracy-over-{x}",
-                f"Accuracy over {x.replace('-', ' ')}",
-                alt,
-                _draw_accuracy(curves, x),
-                table,
-                note,
-            )
-        )
+        alt = f"Line chart: accuracy in percent over {X_LABELS[x]}, {len(groups)} series. The first has a table."
+        title = f"Accuracy over {x.replace('-', ' ')}"
+        plots.append(Plot(f"accuracy-over-{x}", title, alt, _draw_accuracy(curves, x), table, note))
     return plots
 
 
@@ -75,18 +68,14 @@ def _curve(runs: Iterable[Summary]) -> Curve:
     for run in runs:
         for point in run.curve:
             rounds[point.round].append(point)
-    return [
-        (
-            {
-                "rounds": round,
-                "bytes": fmean(p.bytes for p in points) / 1e6,
-                "time": fmean(p.seconds for p in points),
-                "virtual-time": fmean(p.virtual or 0 for p in points) / 3600,
-            },
-            MeanStd.of([point.knn for point in points]),
-        )
-        for round, points in sorted(rounds.items())
-    ]
+    curve = []
+    for round, points in sorted(rounds.items()):
+        at = {"rounds": round, "bytes": fmean(p.bytes for p in points) / 1e6, "time": fmean(p.seconds for p in points)}
+        virtual = [point.virtual for point in points if point.virtual is not None]
+        if len(virtual) == len(points):
+            at["virtual-time"] = fmean(virtual) / 3600
+        curve.append((at, MeanStd.of([point.knn for point in points])))
+    return curve
 
 
 def _draw_accuracy(curves: Sequence[tuple[SeedGroup, Curve]], x: str) -> Figure:
@@ -154,15 +143,15 @@ def epsilon_plot(rows: Sequence[Row]) -> Plot:
 
 def schedule_plots(events: pa.Table) -> list[Plot]:
     """Draw what clients do over virtual time, and how stale the uploads are that server steps use."""
-    title, number = "Clients over virtual time", len(tasks_of(events))
-    alt = f"Gantt chart: download, training and upload of {number} tasks. Their times are in schedule.parquet."
+    title, tasks = "Clients over virtual time", tasks_of(events)
+    alt = f"Gantt chart: download, training and upload of {len(tasks)} tasks. Their times are in schedule.parquet."
     note = (
         "The first tasks of the first clients; a vertical line is a server step. Pale: no server step uses the upload."
     )
     counts = staleness_of(events)
     series = {"uploads": list(counts.values())}
     stale = "Server steps between the state that a client starts from and the step that uses its upload."
-    plots = [Plot("schedule", title, alt, schedule_figure(events, ""), None, note)]
+    plots = [Plot("schedule", title, alt, schedule_figure(events, tasks, ""), None, note)]
     if len(counts) > 1:
         plots.append(bar_plot("staleness", "Uploads by staleness", "staleness", list(counts), series, "", stale))
     return plots

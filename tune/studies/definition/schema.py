@@ -42,6 +42,11 @@ TARGET = re.compile(r"(time|bytes)_to:(0?\.\d+)")
 """Goals that say when kNN comes to an accuracy: after how much virtual time, and after how many bytes."""
 
 
+def is_audit(score: str) -> bool:
+    """Whether a score is an attack's number, as "encoder-mi.auc"."""
+    return "." in score and not TARGET.fullmatch(score)
+
+
 @dataclass(frozen=True)
 class Goal:
     """A score that is to be maximized or minimized."""

@@ -13,7 +13,7 @@ from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import by_round
-from tune.studies.definition.schema import BYTES, EPSILON, TARGET
+from tune.studies.definition.schema import BYTES, EPSILON, TARGET, is_audit
 from tune.studies.execution.trial_table import NO_ROUNDS, Row
 from tune.studies.search.search import Outcome, Search
 
@@ -64,7 +64,7 @@ def score_of(record: RunRecord, name: str, take: str | None, round: int) -> floa
     """Read the score of the encoder that is meant, an audit's mean over clients, or a run's epsilon; None without one."""
     if target := TARGET.fullmatch(name):
         return reaching(record, take, round, float(target[2]), target[1])
-    if "." in name:
+    if is_audit(name):
         return audit_scores(record.directory, round).get(name)
     rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
     return taken({row["participant"]: row["value"] for row in rows}, None if name == EPSILON else take)
@@ -96,12 +96,11 @@ def read_progress(directory: Path, take: str | None, scores: Collection[str] = (
         return NO_ROUNDS
     seconds = [row["value"] for row in record.metrics if (row["participant"], row["name"]) == ("run", "seconds")]
     progress: Row = {"round": record.last_round, "seconds": sum(seconds)} | bytes_of(record, record.last_round)
-    for name, round in sorted({(row["name"], row["round"]) for row in record.metrics}):  # the last round stays
+    names = {(row["name"], row["round"]) for row in record.metrics}
+    names |= {(name, record.last_round) for name in filter(TARGET.fullmatch, scores)}
+    for name, round in sorted(names):  # the last round stays
         is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, *scores)
         if is_shown and (value := score_of(record, name, take, round)) is not None:
-            progress[f"score.{name}"] = value
-    for name in filter(TARGET.fullmatch, scores):
-        if (value := score_of(record, name, take, record.last_round)) is not None:
             progress[f"score.{name}"] = value
     return progress | {f"score.{name}": value for name, value in audit_scores(directory, record.last_round).items()}
 

@@ -19,7 +19,7 @@ from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.run_record import RunRecord
-from tune.studies.definition.schema import TARGET
+from tune.studies.definition.schema import is_audit
 from tune.studies.execution.scores import outcome_after
 from tune.studies.search.search import Outcome, Search, Segment
 
@@ -83,7 +83,7 @@ def outcome_of(config: Config, directory: Path, until: int, scores: tuple[str, .
     outcome = run_segment(config, directory, until)
     if outcome.failure is not None:
         return outcome
-    attacks = [name for name in scores if "." in name and not TARGET.fullmatch(name)]
+    attacks = [name for name in scores if is_audit(name)]
     if not attacks or until < config.rounds:
         return outcome_after(directory, scores, take, until)
     try:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.formats import Unit
 from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
-from tune.studies.definition.schema import BYTES, EPSILON, TARGET
+from tune.studies.definition.schema import BYTES, EPSILON, TARGET, is_audit
 
 Row = dict[str, Any]
 
@@ -65,4 +65,4 @@ def unit_of(score: str) -> Unit:
         return "seconds" if target[1] == "time" else "bytes"
     if score in BYTES:
         return "bytes"
-    return "" if score == EPSILON or "." in score or score.startswith("diag_") else "percent"
+    return "" if score == EPSILON or is_audit(score) or score.startswith("diag_") else "percent"

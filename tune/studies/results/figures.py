@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.analysis.embedding import embed
 from rayfed_ssl.formats import MeanStd
-from rayfed_ssl.reports.style import line_style, mark_style, save_figure, scale_megabytes, styled
+from rayfed_ssl.reports.style import AXES, line_style, mark_style, save_figure, scale_megabytes, styled
 from tune.studies.definition.schema import COLUMN, EPSILON, ROW, Goal
 from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
@@ -31,14 +31,14 @@ from tune.studies.results.panels import (
 from tune.studies.results.published import scale_of
 from tune.studies.results.results import StudyResults, TrialResult
 from tune.studies.results.table import Key, is_continuous, key_of, keys_of, places_of
-from tune.studies.results.trial_results import best_of, front_of, heading
+from tune.studies.results.trial_results import best_of, front_of
 
 FOLDER = "figures"
 
 MARK = {"linestyle": "", "markersize": 7}
 
-AXES: dict[str, tuple[float, str]] = {"bytes": (1e-6, "MB"), "seconds": (1 / 3600, "hours")}
-"""What numbers of a unit are multiplied by, and the unit of their axis."""
+COSTS = ("bytes", "seconds")
+"""Units of what is spent: it stands on the axis across."""
 
 WIDTH = 0.6
 """Of a column without a place on the axis, in which its rows stand beside each other; columns are 1 apart."""
@@ -88,13 +88,12 @@ def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[
 
 def axis_of(goal: Goal) -> str:
     """The label of a goal's axis."""
-    unit = AXES.get(unit_of(goal.score))
-    return heading(goal.score) if unit is None else f"{goal.score} ({unit[1]})"
+    unit = unit_of(goal.score)
+    return f"{goal.score} ({AXES[unit][1]})" if unit else goal.score
 
 
 def _value(trial: TrialResult, goal: Goal) -> MeanStd:
-    unit = unit_of(goal.score)
-    return scaled(trial.values[goal.score].over_seeds(), AXES[unit][0] if unit in AXES else scale_of(unit))
+    return scaled(trial.values[goal.score].over_seeds(), AXES[unit_of(goal.score)][0])
 
 
 def _text_of(key: Key) -> str:
@@ -138,7 +137,7 @@ def _positions(study: Study, trials: Sequence[TrialResult], name: str) -> tuple[
 
 def draw_trade_off(study: Study, trials: Sequence[TrialResult], goals: Sequence[Goal], title: str) -> Figure:
     """Draw the trials by two goals, and the Pareto front as steps: what can be had at most for so much of the other."""
-    across, up = sorted(goals, key=lambda goal: (unit_of(goal.score) not in AXES, goal.maximize))
+    across, up = sorted(goals, key=lambda goal: (unit_of(goal.score) not in COSTS, goal.maximize))
     scored = [trial for trial in trials if all(goal.score in trial.values for goal in goals)]
     front = sorted(front_of(trials, goals), key=lambda trial: trial.values[across.score].mean)
 
@@ -155,7 +154,7 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], goals: Sequence[
         if members:
             series.append(Series("trials" if grouped is None else _text_of(key), points(members), style))
     notes = [(f"trial {trial.number}", x, y.mean) for trial, (x, y) in zip(front, points(front), strict=True)]
-    spans = unit_of(across.score) in AXES or across.score == EPSILON
+    spans = unit_of(across.score) in COSTS or across.score == EPSILON
     scale = log_scale([_value(trial, across).mean for trial in scored]) if spans else {}
     many = len(series) > MOST_BESIDE
     legend = None if many else BESIDE | {"title": grouped}
