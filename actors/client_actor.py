@@ -22,6 +22,7 @@ from rayfed_ssl.trees import to_numpy
 class ClientStep:
     """What a client's step needs besides the configuration; the download has refs in the place of its parts."""
 
+    round: int
     client: int
     download: Any
     state: Stored | None
@@ -36,7 +37,7 @@ class ClientActor(FederationActor):
         torch.set_num_threads(self._config.engine.threads)
         limit_process(self._config.engine.gpus_per_actor)
 
-    def update_clients(self, round: int, steps: Sequence[ClientStep], directory: Directory) -> list[Any]:
+    def update_clients(self, steps: Sequence[ClientStep], directory: Directory) -> list[Any]:
         """Run clients' steps and store their next states, which never pass through the driver.
 
         Returns a list of uploads as numpy, one object because each costs a millisecond, and a list of reports, with a
@@ -47,7 +48,9 @@ class ClientActor(FederationActor):
         for step, download in zip(steps, fetch([step.download for step in steps]), strict=True):
             try:
                 state = None if step.state is None else checkpoints.read(step.state, directory)
-                result, report = self.steps.update_client(round, step.client, download, state, directory, step.epochs)
+                result, report = self.steps.update_client(
+                    step.round, step.client, download, state, directory, step.epochs
+                )
             except ClientError as error:
                 error.__cause__ = None  # it may hold what cannot be pickled
                 uploads.append(None)

@@ -4,7 +4,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from actors.federation_actor import hardware_warning, local_versions
 from actors.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
 from actors.server_actor import ServerActor
-from rayfed_ssl.engine.contributions import starts_of
+from rayfed_ssl.engine.contributions import server_of, starts_of
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late
@@ -61,6 +61,8 @@ class RayExecutor:
         self.retries = 0
         self._federation, self._engine = federation, federation.config.engine
         self._uploads: dict[int, ItemRef] = {}
+        self._ahead: dict[tuple[int, int], tuple[ClientReport, ItemRef]] = {}
+        self._failed = set[int]()
         self._downloads: dict[int, Any] = {}
         self._seconds: dict[int, float] = {}
         self._sent: dict[int, int] = {}
@@ -105,57 +107,79 @@ class RayExecutor:
     def train_clients(
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
-        """Run one round's client steps; uploads and states stay where they were made."""
-        self._uploads = {}
-        reports = []
-        for result in self._train(state, cohort, directory.resolve(), timeout=self._engine.deadline):
+        """Run one round's client steps; uploads and states stay where they were made.
+
+        With a clock, actors also run steps of later rounds that start from states which are there. Their results are kept
+        for these rounds; one that failed runs again there.
+        """
+        done = {client: self._ahead[state.round, client] for client in cohort if (state.round, client) in self._ahead}
+        self._ahead = {key: kept for key, kept in self._ahead.items() if key[0] > state.round}
+        self._uploads = {client: upload for client, (_, upload) in done.items()}
+        reports = [report for report, _ in done.values()]
+        for report in reports:
+            listener.on_client(report)
+        rounds = {client: state.round for client in cohort if client not in done}
+        if rounds:
+            rounds = {**self._rounds_ahead(state.round), **rounds}
+        for result in self._train(state, rounds, directory.resolve(), timeout=self._engine.deadline):
             self._health.check_regularly()
+            client = result.key if isinstance(result, Failed) else result.client
             if isinstance(result, Failed):
-                listener.on_dropped(self._drop(state.round, result))
-            else:
+                self._failed.add(client)
+                if rounds[client] == state.round:
+                    listener.on_dropped(self._drop(state.round, result))
+            elif rounds[client] == state.round:
                 reports.append(result)
                 listener.on_client(result)
+            else:
+                self._ahead[rounds[client], client] = result, self._uploads.pop(client)
         return tuple(sorted(reports, key=lambda report: report.client))
 
+    def _rounds_ahead(self, round: int) -> dict[int, int]:
+        schedule = self._federation.schedule
+        if schedule is None or self._engine.deadline is not None:
+            return {}
+        ahead = schedule.ahead_of(round).items()
+        return {client: later for client, later in ahead if (later, client) not in self._ahead.keys() | self._failed}
+
     def _train(
-        self, state: RunState, cohort: Sequence[int], directory: Directory, timeout: float | None = None
+        self, state: RunState, rounds: Mapping[int, int], directory: Directory, timeout: float | None = None
     ) -> Iterator[ClientReport | Failed]:
+        """Run steps of clients, each of a round of its own, and yield what becomes of each."""
+
         def select_downloads() -> None:
             self._downloads = self._server.call(
                 lambda server: self._collect(server.downloads.remote(servers, directory))
             )
 
         def submit(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
-            return self._submit(actor, state.round, [self._step(state, item.key) for item in items], directory)
+            return self._submit(actor, [self._step(state, rounds[item.key], item.key) for item in items], directory)
 
-        starts = starts_of(self._federation, state, cohort)
-        servers = {client: starts[client].server if starts else state.server for client in cohort}
+        servers = {client: server_of(self._federation, state, round, client) for client, round in rounds.items()}
         deadline = None if timeout is None else time.monotonic() + timeout
         select_downloads()
         before = self._pool.retries
         try:
             for result in self._pool.run(
-                self._items(state.round, cohort),
+                self._items(rounds),
                 submit,
                 assigned=self._assigned,
                 call_seconds=CALL_SECONDS,
                 deadline=deadline,
                 restore_inputs=select_downloads,
             ):
-                yield self._record(state.round, result)
+                yield self._record(rounds[result.key], result)
         finally:
             self.retries += self._pool.retries - before
             self._downloads = {}
 
-    def _step(self, state: RunState, client_id: int) -> ClientStep:
-        epochs = self._federation.scheduled_epochs(state.round, client_id)
-        return ClientStep(client_id, self._downloads[client_id], state.clients.get(client_id), epochs)
+    def _step(self, state: RunState, round: int, client_id: int) -> ClientStep:
+        epochs = self._federation.scheduled_epochs(round, client_id)
+        return ClientStep(round, client_id, self._downloads[client_id], state.clients.get(client_id), epochs)
 
-    def _submit(
-        self, actor: Any, round: int, steps: Sequence[ClientStep], directory: Directory
-    ) -> Sequence[ObjectRef[Any]]:
+    def _submit(self, actor: Any, steps: Sequence[ClientStep], directory: Directory) -> Sequence[ObjectRef[Any]]:
         call = actor.update_clients.options(num_returns=2)
-        refs: Sequence[ObjectRef[Any]] = call.remote(round, steps, directory)
+        refs: Sequence[ObjectRef[Any]] = call.remote(steps, directory)
         return refs
 
     def _record(self, round: int, result: Completed | Failed) -> ClientReport | Failed:
@@ -182,8 +206,8 @@ class RayExecutor:
     def _error(self, round: int, failed: Failed) -> BaseException:
         return failed.cause or client_error(self._federation.config, round, failed.key, failed.reason)
 
-    def _items(self, round: int, cohort: Sequence[int]) -> list[WorkItem]:
-        return client_items(cohort, self._sizes, self._seconds, self._sent)
+    def _items(self, rounds: Mapping[int, int]) -> list[WorkItem]:
+        return client_items(rounds, self._sizes, self._seconds, self._sent)
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
@@ -219,7 +243,7 @@ class RayExecutor:
     def _train_again(self, state: RunState, client_id: int, directory: Directory) -> ClientReport | Dropped:
         """Compute a lost upload again, or drop its client as `_drop` does, unless no other is left."""
         self.retries += 1
-        (result,) = self._train(state, [client_id], directory)
+        (result,) = self._train(state, {client_id: state.round}, directory)
         if not isinstance(result, Failed):
             return result
         del self._uploads[client_id]

@@ -4,7 +4,7 @@ import copy
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -35,29 +35,34 @@ class FaultyRayExecutor(RayExecutor):
 
     def __init__(self, federation: Federation, *, faults: Iterable[Fault | RandomFaults] = (), **options: Any) -> None:
         self.faults = Faults(faults, federation.config.rounds, federation.cohort, FAULT_KINDS)
-        self._lost = LostObject()
+        self._lost, self._round = LostObject(), 0
         super().__init__(federation, **options)
 
     def train_clients(
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps."""
-        self.faults.observer = listener.observer
-        return super().train_clients(state, cohort, directory, listener)
+        self.faults.observer, self._round = listener.observer, state.round
+        reports = super().train_clients(state, cohort, directory, listener)
+        fail_driver(self.faults, state.round, self._health)  # where all was done ahead
+        return reports
 
-    def _items(self, round: int, cohort: Sequence[int]) -> list[WorkItem]:
+    def _rounds_ahead(self, round: int) -> dict[int, int]:
+        # A fault happens in its own round.
+        ahead = super()._rounds_ahead(round)
+        return {client: later for client, later in ahead.items() if not self.faults.affects(later, client)}
+
+    def _items(self, rounds: Mapping[int, int]) -> list[WorkItem]:
         # A step with a fault has a call of its own, so that it disturbs no other.
-        items = super()._items(round, cohort)
-        return [replace(item, seconds=None) if self.faults.affects(round, item.key) else item for item in items]
+        items, affects = super()._items(rounds), self.faults.affects
+        return [replace(item, seconds=None) if affects(rounds[item.key], item.key) else item for item in items]
 
-    def _submit(
-        self, actor: Any, round: int, steps: Sequence[ClientStep], directory: Directory
-    ) -> Sequence[ObjectRef[Any]]:
-        faults = [fault for step in steps for fault in self.faults.for_step(round, step.client)]
+    def _submit(self, actor: Any, steps: Sequence[ClientStep], directory: Directory) -> Sequence[ObjectRef[Any]]:
+        faults = [fault for step in steps for fault in self.faults.for_step(step.round, step.client)]
         if not faults:
-            return super()._submit(actor, round, steps, directory)
+            return super()._submit(actor, steps, directory)
         call = actor.__ray_call__.options(num_returns=2)
-        refs: Sequence[ObjectRef[Any]] = call.remote(update_clients, faults, round, steps, directory)
+        refs: Sequence[ObjectRef[Any]] = call.remote(update_clients, faults, steps, directory)
         return refs
 
     def _record(self, round: int, result: Completed | Failed) -> ClientReport | Failed:
@@ -65,7 +70,8 @@ class FaultyRayExecutor(RayExecutor):
         if isinstance(report, ClientReport):
             if self.faults.take("lose-upload", round, result.key):
                 self._uploads[result.key] = ItemRef(self._lost.ref, 0)
-            fail_driver(self.faults, round, self._health)
+            if round == self._round:
+                fail_driver(self.faults, round, self._health)
         return report
 
     def _update(self, server: Any, state: RunState, directory: Directory) -> Any:

@@ -139,6 +139,19 @@ class Schedule:
             found[client] = Contribution(client, version, staleness, int(tasks["epochs"][row]), weight)
         return dict(sorted(found.items()))
 
+    def ahead_of(self, step: int) -> dict[int, int]:
+        """Find the clients that work for later server steps while one waits, with the step of each.
+
+        They started before it from a version that is there, and none has an upload in it, so that all they need is known.
+        """
+        tasks, first = self.tasks, self._bounds[step]
+        rows = first + np.flatnonzero((tasks["version"][first:] < step) & (tasks["end"][first:] == USED))
+        busy = {self.clients[place] for place in self.of_step(step)["place"]}
+        found: dict[int, int] = {}
+        for row in rows:
+            found.setdefault(self.clients[tasks["place"][row]], int(tasks["step"][row]))
+        return {client: later for client, later in found.items() if client not in busy}
+
     @cached_property
     def digests(self) -> tuple[str, ...]:
         """Digests of the schedule up to each server step, from 0: later steps do not change them."""

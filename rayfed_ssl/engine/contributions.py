@@ -36,6 +36,12 @@ def starts_of(federation: Federation, state: RunState, cohort: Sequence[int]) ->
     return {client: Start(state.server_of(parts[client].version), parts[client].weight, mixes) for client in cohort}
 
 
+def server_of(federation: Federation, state: RunState, round: int, client: int) -> Stored:
+    """Find the server's state from which a client's task of a round, the running one or a later one, starts."""
+    schedule = federation.schedule
+    return state.server if schedule is None else state.server_of(schedule.contributions(round)[client].version)
+
+
 class Rebased(Mapping[int, Any]):
     """Uploads whose weights are those that they make of the server's last ones; each is computed when it is read.
 

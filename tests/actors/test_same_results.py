@@ -76,20 +76,31 @@ def test_runs_on_ray_and_in_this_process_share_the_first_server_state(cluster: C
 
 
 @pytest.mark.parametrize(
-    ("policy", "actors"),
-    [("{name: partial, seconds: 4}", 2), ("{name: fedbuff, buffer: 2}", 1), ("{name: fedbuff, buffer: 2}", 4)],
+    ("method", "policy", "actors"),
+    [
+        ("fedprox", "{name: partial, seconds: 4}", 2),
+        ("fedprox", "{name: fedbuff, buffer: 2}", 1),
+        ("fedema", "{name: fedbuff, buffer: 2}", 4),
+    ],
 )
 def test_actors_that_die_in_each_round_keep_to_a_schedule_as_this_process_does(
-    cluster: Cluster, tiny: Tiny, policy: str, actors: int, tmp_path: Path
+    cluster: Cluster, tiny: Tiny, method: str, policy: str, actors: int, tmp_path: Path
 ):
+    ahead: list[tuple[int, int, int]] = []
+
+    def rounds_ahead(self: FaultyRayExecutor, round: int) -> dict[int, int]:
+        found = FaultyRayExecutor._rounds_ahead(self, round)
+        ahead.extend((round, later, client) for client, later in found.items())
+        return found
+
     devices = ("clock=phones", "clock.devices.hours=24", "clock.devices.failure=0.2", "clients.number=5")
     config = tiny(
-        "fedprox", *devices, f"clock.policy={policy}", "training.epochs=4", "rounds=4", f"engine.actors={actors}"
+        method, *devices, f"clock.policy={policy}", "training.epochs=4", "rounds=4", f"engine.actors={actors}"
     )
     run(config, tmp_path / "local")
 
     def faulty(federation: Federation) -> RayExecutor:
-        executor = FaultyRayExecutor(federation)
+        executor = type("Counting", (FaultyRayExecutor,), {"_rounds_ahead": rounds_ahead})(federation)
         texts = [f"kill-actor:round={round},client={federation.cohort(round)[0]}" for round in range(1, 5)]
         executor.faults = Faults(map(parse_fault, texts), 4, federation.cohort, FAULT_KINDS)
         return executor
@@ -104,3 +115,5 @@ def test_actors_that_die_in_each_round_keep_to_a_schedule_as_this_process_does(
     assert schedules[0] == schedules[1]
     steps = {row["value"] for row in RunRecord.open(tmp_path / "ray").metrics if row["name"] == "samples"}
     assert len(steps) > 2
+    assert bool(ahead) == ("fedbuff" in policy)
+    assert len(ahead) == len({key[1:] for key in ahead})

@@ -177,6 +177,22 @@ def test_laws_of_every_policy(policy: Policy, name: str):
         assert len(places) == len(set(places.tolist())) > 0, "and is once in a step at most"
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
+def test_ahead_of_a_step_are_tasks_that_need_nothing_of_it(policy: Policy):
+    schedule = planned(policy)
+    total = 0
+    for step in range(1, 26):
+        expected, seen = {}, set(schedule.of_step(step)["place"].tolist())
+        for later in range(step + 1, 26):
+            for client, contribution in schedule.contributions(later).items():
+                if contribution.version < step and client not in seen:
+                    expected[client] = later
+                seen.add(client)
+        assert schedule.ahead_of(step) == expected
+        total += len(expected)
+    assert bool(total) == (not policy.is_synchronous)
+
+
 def test_a_deadline_that_never_comes_is_synchronous():
     assert planned(Deadline(over=0.0)).digests == planned(Synchronous()).digests
 
