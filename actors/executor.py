@@ -4,7 +4,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -109,8 +109,8 @@ class RayExecutor:
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps; uploads and states stay where they were made.
 
-        With a clock, actors also run steps of later rounds that start from states which are there. Their results are kept
-        for these rounds; one that failed runs again there.
+        With a clock, each actor may also run a step of a later round that starts from a state which is there. Its result is
+        kept for that round; one that failed runs again there.
         """
         done = {client: self._ahead[state.round, client] for client in cohort if (state.round, client) in self._ahead}
         self._ahead = {key: kept for key, kept in self._ahead.items() if key[0] > state.round}
@@ -120,8 +120,9 @@ class RayExecutor:
             listener.on_client(report)
         rounds = {client: state.round for client in cohort if client not in done}
         if rounds:
-            rounds = {**self._rounds_ahead(state.round), **rounds}
-        for result in self._train(state, rounds, directory.resolve(), timeout=self._engine.deadline):
+            rounds = {**self._rounds_ahead(state.round, listener.quarantined), **rounds}
+        results = self._train(state, rounds, directory.resolve(), timeout=self._engine.deadline) if rounds else ()
+        for result in results:
             self._health.check_regularly()
             client = result.key if isinstance(result, Failed) else result.client
             if isinstance(result, Failed):
@@ -135,12 +136,14 @@ class RayExecutor:
                 self._ahead[rounds[client], client] = result, self._uploads.pop(client)
         return tuple(sorted(reports, key=lambda report: report.client))
 
-    def _rounds_ahead(self, round: int) -> dict[int, int]:
+    def _rounds_ahead(self, round: int, quarantined: Collection[int]) -> dict[int, int]:
+        """Choose later rounds' steps, one for each actor, as all that is not committed is lost when the run ends."""
         schedule = self._federation.schedule
-        if schedule is None or self._engine.deadline is not None:
+        if schedule is None or self._engine.deadline is not None or self.placement.num_actors == 1:
             return {}
-        ahead = schedule.ahead_of(round).items()
-        return {client: later for client, later in ahead if (later, client) not in self._ahead.keys() | self._failed}
+        left_out = {*self._failed, *quarantined, *(client for _, client in self._ahead)}
+        ahead = [(client, later) for client, later in schedule.ahead_of(round).items() if client not in left_out]
+        return dict(ahead[: self.placement.num_actors])
 
     def _train(
         self, state: RunState, rounds: Mapping[int, int], directory: Directory, timeout: float | None = None
@@ -161,7 +164,7 @@ class RayExecutor:
         before = self._pool.retries
         try:
             for result in self._pool.run(
-                self._items(rounds),
+                self._items(state.round, rounds),
                 submit,
                 assigned=self._assigned,
                 call_seconds=CALL_SECONDS,
@@ -206,8 +209,10 @@ class RayExecutor:
     def _error(self, round: int, failed: Failed) -> BaseException:
         return failed.cause or client_error(self._federation.config, round, failed.key, failed.reason)
 
-    def _items(self, rounds: Mapping[int, int]) -> list[WorkItem]:
-        return client_items(rounds, self._sizes, self._seconds, self._sent)
+    def _items(self, round: int, rounds: Mapping[int, int]) -> list[WorkItem]:
+        items = client_items(rounds, self._sizes, self._seconds, self._sent)
+        # A later round's step shares no call with this round's, which would fail with it.
+        return [item if rounds[item.key] == round else replace(item, seconds=None) for item in items]
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""

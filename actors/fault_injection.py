@@ -4,7 +4,7 @@ import copy
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -35,26 +35,27 @@ class FaultyRayExecutor(RayExecutor):
 
     def __init__(self, federation: Federation, *, faults: Iterable[Fault | RandomFaults] = (), **options: Any) -> None:
         self.faults = Faults(faults, federation.config.rounds, federation.cohort, FAULT_KINDS)
-        self._lost, self._round = LostObject(), 0
+        self._lost, self._round, self._trained = LostObject(), 0, False
         super().__init__(federation, **options)
 
     def train_clients(
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps."""
-        self.faults.observer, self._round = listener.observer, state.round
+        self.faults.observer, self._round, self._trained = listener.observer, state.round, False
         reports = super().train_clients(state, cohort, directory, listener)
-        fail_driver(self.faults, state.round, self._health)  # where all was done ahead
+        if reports and not self._trained:
+            fail_driver(self.faults, state.round, self._health)
         return reports
 
-    def _rounds_ahead(self, round: int) -> dict[int, int]:
+    def _rounds_ahead(self, round: int, quarantined: Collection[int]) -> dict[int, int]:
         # A fault happens in its own round.
-        ahead = super()._rounds_ahead(round)
+        ahead = super()._rounds_ahead(round, quarantined)
         return {client: later for client, later in ahead.items() if not self.faults.affects(later, client)}
 
-    def _items(self, rounds: Mapping[int, int]) -> list[WorkItem]:
+    def _items(self, round: int, rounds: Mapping[int, int]) -> list[WorkItem]:
         # A step with a fault has a call of its own, so that it disturbs no other.
-        items, affects = super()._items(rounds), self.faults.affects
+        items, affects = super()._items(round, rounds), self.faults.affects
         return [replace(item, seconds=None) if affects(rounds[item.key], item.key) else item for item in items]
 
     def _submit(self, actor: Any, steps: Sequence[ClientStep], directory: Directory) -> Sequence[ObjectRef[Any]]:
@@ -71,6 +72,7 @@ class FaultyRayExecutor(RayExecutor):
             if self.faults.take("lose-upload", round, result.key):
                 self._uploads[result.key] = ItemRef(self._lost.ref, 0)
             if round == self._round:
+                self._trained = True
                 fail_driver(self.faults, round, self._health)
         return report
 

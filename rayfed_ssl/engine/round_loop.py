@@ -132,9 +132,14 @@ class Observer:
 
 @dataclass
 class Listener:
-    """Forwards reports of a round's clients to the observer while they run, and records those that are left out."""
+    """Forwards reports of a round's clients to the observer while they run, and records those that are left out.
+
+    Attributes:
+        quarantined: Clients that are left out of all rounds to come.
+    """
 
     observer: Observer
+    quarantined: Collection[int] = ()
     dropped: dict[int, Dropped] = field(default_factory=dict)
 
     def on_client(self, report: ClientReport) -> None:
@@ -242,7 +247,7 @@ def run_rounds(
 def run_round(plan: RunPlan, executor: Executor, observer: Observer, state: RunState, round: int) -> RoundOutcome:
     """Run one round: clients, then server."""
     start, retries = time.perf_counter(), executor.retries
-    cohort, dropped_clients = plan.cohort(round), Listener(observer)
+    cohort, dropped_clients = plan.cohort(round), Listener(observer, plan.quarantined)
     observer.on_round(round, cohort)
     for client_id in cohort:
         if since := plan.quarantined.get(client_id):
