@@ -117,24 +117,26 @@ class RayExecutor:
         self._uploads = {client: upload for client, (_, upload) in done.items()}
         reports = [report for report, _ in done.values()]
         for report in reports:
-            listener.on_client(report)
+            self._deliver(state.round, report, listener)
         rounds = {client: state.round for client in cohort if client not in done}
         if rounds:
             rounds = {**self._rounds_ahead(state.round, listener.quarantined), **rounds}
         results = self._train(state, rounds, directory.resolve(), timeout=self._engine.deadline) if rounds else ()
         for result in results:
             self._health.check_regularly()
-            client = result.key if isinstance(result, Failed) else result.client
             if isinstance(result, Failed):
-                self._failed.add(client)
-                if rounds[client] == state.round:
+                self._failed.add(result.key)
+                if rounds[result.key] == state.round:
                     listener.on_dropped(self._drop(state.round, result))
-            elif rounds[client] == state.round:
+            elif (round := rounds[result.client]) == state.round:
                 reports.append(result)
-                listener.on_client(result)
+                self._deliver(round, result, listener)
             else:
-                self._ahead[rounds[client], client] = result, self._uploads.pop(client)
+                self._ahead[round, result.client] = result, self._uploads.pop(result.client)
         return tuple(sorted(reports, key=lambda report: report.client))
+
+    def _deliver(self, round: int, report: ClientReport, listener: Listener) -> None:
+        listener.on_client(report)
 
     def _rounds_ahead(self, round: int, quarantined: Collection[int]) -> dict[int, int]:
         """Choose later rounds' steps, one for each actor, as all that is not committed is lost when the run ends."""

@@ -35,18 +35,19 @@ class FaultyRayExecutor(RayExecutor):
 
     def __init__(self, federation: Federation, *, faults: Iterable[Fault | RandomFaults] = (), **options: Any) -> None:
         self.faults = Faults(faults, federation.config.rounds, federation.cohort, FAULT_KINDS)
-        self._lost, self._round, self._trained = LostObject(), 0, False
+        self._lost = LostObject()
         super().__init__(federation, **options)
 
     def train_clients(
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps."""
-        self.faults.observer, self._round, self._trained = listener.observer, state.round, False
-        reports = super().train_clients(state, cohort, directory, listener)
-        if reports and not self._trained:
-            fail_driver(self.faults, state.round, self._health)
-        return reports
+        self.faults.observer = listener.observer
+        return super().train_clients(state, cohort, directory, listener)
+
+    def _deliver(self, round: int, report: ClientReport, listener: Listener) -> None:
+        super()._deliver(round, report, listener)
+        fail_driver(self.faults, round, self._health)
 
     def _rounds_ahead(self, round: int, quarantined: Collection[int]) -> dict[int, int]:
         # A fault happens in its own round.
@@ -68,12 +69,8 @@ class FaultyRayExecutor(RayExecutor):
 
     def _record(self, round: int, result: Completed | Failed) -> ClientReport | Failed:
         report = super()._record(round, result)
-        if isinstance(report, ClientReport):
-            if self.faults.take("lose-upload", round, result.key):
-                self._uploads[result.key] = ItemRef(self._lost.ref, 0)
-            if round == self._round:
-                self._trained = True
-                fail_driver(self.faults, round, self._health)
+        if isinstance(report, ClientReport) and self.faults.take("lose-upload", round, result.key):
+            self._uploads[result.key] = ItemRef(self._lost.ref, 0)
         return report
 
     def _update(self, server: Any, state: RunState, directory: Directory) -> Any:

@@ -33,7 +33,8 @@ def starts_of(federation: Federation, state: RunState, cohort: Sequence[int]) ->
     if schedule is None or schedule.policy.is_synchronous:
         return {}
     parts, mixes = schedule.contributions(state.round), schedule.policy.mixes
-    return {client: Start(state.server_of(parts[client].version), parts[client].weight, mixes) for client in cohort}
+    servers = {client: server_of(federation, state, state.round, client) for client in cohort}
+    return {client: Start(servers[client], parts[client].weight, mixes) for client in cohort}
 
 
 def server_of(federation: Federation, state: RunState, round: int, client: int) -> Stored:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rayfed_ssl.config.sections import Engine
-from rayfed_ssl.engine.contributions import Start, starts_of
+from rayfed_ssl.engine.contributions import Start, server_of, starts_of
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.engine.start_scores import score_start
@@ -59,8 +59,8 @@ class LocalExecutor:
     def _update_client(self, state: RunState, client_id: int, directory: Directory) -> ClientReport:
         stored = state.clients.get(client_id)
         previous = None if stored is None else checkpoints.read(stored, directory)
-        start = self._starts.get(client_id)
-        download = self._steps.download(client_id, start.server if start else state.server, directory)
+        server = server_of(self._federation, state, state.round, client_id)
+        download = self._steps.download(client_id, server, directory)
         epochs = self._federation.scheduled_epochs(state.round, client_id)
         result, report = self._steps.update_client(state.round, client_id, download, previous, directory, epochs)
         self._uploads[client_id] = result.upload

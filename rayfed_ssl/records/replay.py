@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl.engine.contributions import starts_of
+from rayfed_ssl.engine.contributions import server_of
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.virtual_time import attach_schedule
 from rayfed_ssl.environment import compute_threads
@@ -48,8 +48,7 @@ def replay_step(record: RunRecord, federation: Federation, round: int, client_id
         ) from None
     attach_schedule(federation)
     take_part = federation.schedule is not None and client_id in federation.cohort(round)
-    starts = starts_of(federation, replace(state, round=round), [client_id] if take_part else [])
-    start = starts[client_id].server if starts else state.server
+    start = server_of(federation, replace(state, round=round), round, client_id) if take_part else state.server
     server: Any = checkpoints.read(start, record.checkpoints)
     stored = state.clients.get(client_id)
     download = federation.method.download(server, client_id)
