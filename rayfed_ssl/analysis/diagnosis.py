@@ -21,6 +21,8 @@ from rayfed_ssl.evaluation.representation_metrics import (
     centered_gram,
     cka,
     false_negatives,
+    nearest,
+    neighbors_in_common,
     relation,
     relation_distance,
 )
@@ -76,7 +78,7 @@ class Diagnostics(StrictModel):
     """What follows from a run's encoders after a committed round, and from its partition.
 
     All numbers are computed on the given number of images of a split, "test" or "held-out" (data.validation). Matrices are
-    "cka", "angle" and "relation_distance", where they could be computed; notes say what could not, and why.
+    "cka", "neighbors", "angle" and "relation_distance", where they could be computed; notes say what could not, and why.
     """
 
     round: int
@@ -158,8 +160,10 @@ def compare_encoders(federation: Federation, encoders: Mapping[str, Encoder], ro
 def _matrices(features: Mapping[str, Tensor], relations: Mapping[str, Tensor]) -> dict[str, PairMatrix]:
     """Compare all pairs of encoders; a matrix without any pair is left out."""
     grams = {name: centered_gram(rows) for name, rows in features.items()}
+    neighbors = {name: nearest(rows) for name, rows in features.items()}
     kinds: dict[str, tuple[str, str, list[float | None], Mapping[str, Tensor], Callable[[Tensor, Tensor], float]]] = {
         "cka": ("linear CKA", "", [0, 1], grams, cka),
+        "neighbors": ("share of nearest neighbors in common", "", [0, 1], neighbors, neighbors_in_common),
         "angle": ("median angle between features", "degrees", [0, 180], features, lambda a, b: angles(a, b).median),
         "relation_distance": ("distance of relation matrices", "", [0, None], relations, relation_distance),
     }
@@ -211,7 +215,7 @@ def _notes(
             f"{', '.join(features) or '(none)'}: set evaluation.diagnostics=1 to compare them during a run"
         )
     if len({rows.shape[1] for rows in features.values()}) > 1:
-        yield "encoders of different widths have no angle between them: CKA compares them"
+        yield "encoders of different widths have no angle between them: CKA and neighbors in common compare them"
     if len({relations[name].shape if name in relations else None for name in features}) > 1:
         yield "relation matrices need a projector of one width in all of these encoders: see model.projection_dim"
     if ratios is None:

@@ -27,6 +27,8 @@ from rayfed_ssl.evaluation.representation_metrics import (
     cka,
     effective_rank,
     feature_std,
+    nearest,
+    neighbors_in_common,
     relation_distance,
     uniformity,
 )
@@ -39,7 +41,9 @@ from rayfed_ssl.trees import Weights
 ENCODER_SAMPLES = 512  # test images on which one encoder is measured, at most
 CLIENT_SAMPLES = 256  # test images, or public samples, on which clients are compared, at most
 COMPARED_CLIENTS = 8  # clients of a round that are compared, at most
-_SPREADS = ("diag_update_norm", "diag_update_cosine", "diag_cka", "diag_angle", "diag_relation_distance")
+_SPREADS = tuple(
+    f"diag_{name}" for name in ("update_norm", "update_cosine", "cka", "neighbors", "angle", "relation_distance")
+)
 
 DIAGNOSTICS = (
     *("diag_feature_std", "diag_effective_rank", "diag_alignment", "diag_uniformity"),
@@ -127,8 +131,8 @@ def client_diagnostics(
     """Compare the models of a round's clients by what they sent; the weights of one upload are held at a time.
 
     As far as uploads allow, each as mean, "_min" and "_max": "diag_update_norm" over clients, "diag_update_cosine" over
-    clients' mean cosines with the others, "diag_cka", "diag_angle" (medians) and "diag_relation_distance" over pairs;
-    and the mean quartiles "diag_angle_lower" and "diag_angle_upper".
+    clients' mean cosines with the others, "diag_cka", "diag_neighbors", "diag_angle" (medians) and
+    "diag_relation_distance" over pairs; and the mean quartiles "diag_angle_lower" and "diag_angle_upper".
     """
     chosen = tuple(uploads)
     if len(chosen) > COMPARED_CLIENTS:
@@ -221,9 +225,10 @@ def holds(weights: Weights, part: str, architecture: str, task: Task) -> bool:
 
 
 def compare_features(features: Sequence[Tensor]) -> Metrics:
-    """CKA, and angles where all widths are equal, over pairs of models; nothing of fewer than two."""
-    grams = [centered_gram(rows) for rows in features]
+    """CKA, neighbors in common, and angles where all widths are equal, over pairs of models; nothing of fewer than two."""
+    grams, neighbors = [centered_gram(rows) for rows in features], [nearest(rows) for rows in features]
     metrics = _spread("diag_cka", [cka(first, second) for first, second in combinations(grams, 2)])
+    metrics |= _spread("diag_neighbors", [neighbors_in_common(*pair) for pair in combinations(neighbors, 2)])
     if len(features) < 2 or len({rows.shape[1] for rows in features}) > 1:
         return metrics
     pairs = [angles(first, second) for first, second in combinations(features, 2)]

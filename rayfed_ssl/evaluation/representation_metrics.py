@@ -6,6 +6,7 @@ Sources:
 - Wang, Isola: Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere,
   ICML 2020, section 4.1.
 - Kornblith, Norouzi, Lee, Hinton: Similarity of Neural Network Representations Revisited, ICML 2019, section 3.
+- Huh, Cheung, Wang, Isola: The Platonic Representation Hypothesis, ICML 2024, section 2.1 (neighbors in common).
 - FedCA, Figure 4 (angles); FedFoA, Figure 6 (distances of relation matrices); FCL, Eq. 4 and 5 (false negatives).
 
 Symbols: N samples, d feature width, f = feature at unit length, K clients, C classes. Everything is float64 on the CPU.
@@ -78,6 +79,22 @@ def cka(first: Tensor, second: Tensor) -> float:
     In [0, 1]: 1 if features agree up to rotation and scale; 0 if they have nothing in common, or one set is constant.
     """
     return min(1.0, max(0.0, float((first * second).sum())))
+
+
+def nearest(features: Tensor, count: int = 10) -> Tensor:
+    """Mark each sample's nearest others by cosine, for `neighbors_in_common`: bool [N, N], min(count, N - 1) in a row."""
+    cosines = F.normalize(_exact(features), dim=1)
+    cosines = (cosines @ cosines.T).fill_diagonal_(-math.inf)
+    chosen = cosines.argsort(dim=1, descending=True, stable=True)[:, : min(count, len(features) - 1)]
+    return torch.zeros_like(cosines, dtype=torch.bool).scatter_(1, chosen, value=True)
+
+
+def neighbors_in_common(first: Tensor, second: Tensor) -> float:
+    """Mean share of nearest neighbors that two models' `nearest` [N, N] have in common (Huh et al., mutual k-NN).
+
+    In [0, 1]: 1 if every sample has the same neighbors in both; about k / (N - 1) for features without relation.
+    """
+    return int((first & second).sum()) / max(1, int(first.sum()))
 
 
 class Angles(NamedTuple):

@@ -44,7 +44,7 @@ def test_clients_own_models_are_compared(diagnosed: Diagnostics):
     for numbers in diagnosed.encoders.values():
         assert numbers["architecture"] == "cnn"
         assert set(numbers) == {"architecture", "width", "feature_std", "effective_rank", "alignment", "uniformity"}
-    assert set(diagnosed.matrices) == {"cka", "angle", "relation_distance"}
+    assert set(diagnosed.matrices) == {"cka", "neighbors", "angle", "relation_distance"}
     for matrix in diagnosed.matrices.values():
         assert (matrix.encoders, matrix.clients) == (NAMES, [0, 1, 2])
         values = np.array(matrix.values)
@@ -78,11 +78,13 @@ def test_models_that_clients_keep_beside_a_global_one_are_compared(tiny: TinyCon
 
 def test_encoders_of_mixed_widths_have_cka_but_no_angle(open_tiny: OpenTiny):
     diagnostics = untrained(open_tiny("local", "clients.models=[cnn, vgg9, cnn]"), *NAMES)
-    for name in ("cka", "relation_distance"):
+    for name in ("cka", "neighbors", "relation_distance"):
         assert all(value is not None for row in diagnostics.matrices[name].values for value in row)
     unlike = [[value is None for value in row] for row in diagnostics.matrices["angle"].values]
     assert unlike == [[False, True, False], [True, False, True], [False, True, False]]
-    assert diagnostics.notes == ["encoders of different widths have no angle between them: CKA compares them"]
+    assert diagnostics.notes == [
+        "encoders of different widths have no angle between them: CKA and neighbors in common compare them"
+    ]
 
 
 def test_encoders_without_their_projector_have_no_relation_matrix(open_tiny: OpenTiny):
@@ -90,7 +92,7 @@ def test_encoders_without_their_projector_have_no_relation_matrix(open_tiny: Ope
     whole = federation.task.initial_weights()
     bare = {name: value for name, value in whole.items() if not name.startswith("projector.")}
     diagnostics = compare_encoders(federation, {"client-0": Encoder("cnn", whole), "client-1": Encoder("cnn", bare)}, 1)
-    assert set(diagnostics.matrices) == {"cka", "angle"}
+    assert set(diagnostics.matrices) == {"cka", "neighbors", "angle"}
     assert diagnostics.notes == [
         "relation matrices need a projector of one width in all of these encoders: see model.projection_dim"
     ]

@@ -40,7 +40,7 @@ def spread(*names: str) -> set[str]:
     return {f"diag_{name}{suffix}" for name in names for suffix in ("", "_min", "_max")}
 
 
-DRIFT, FEATURES = spread("update_norm", "update_cosine"), spread("cka", "angle") | ANGLES
+DRIFT, FEATURES = spread("update_norm", "update_cosine"), spread("cka", "neighbors", "angle") | ANGLES
 
 
 def compare(federation: Federation, round: Round, uploads: Mapping[int, Any] | None = None) -> dict[str, float]:
@@ -128,7 +128,7 @@ def test_a_collapsed_encoder_gives_numbers_and_a_diverged_one_an_error(averaging
 def test_updates_are_measured_over_trained_parameters(averaging: Federation, averaged: Round):
     metrics, norms, vectors = compare(averaging, averaged), [], []
     assert set(metrics) == DRIFT | FEATURES
-    for name in ("update_norm", "update_cosine", "cka", "angle"):
+    for name in ("update_norm", "update_cosine", "cka", "neighbors", "angle"):
         assert metrics[f"diag_{name}_min"] < metrics[f"diag_{name}"] < metrics[f"diag_{name}_max"]
     assert metrics["diag_angle_lower"] < metrics["diag_angle"] < metrics["diag_angle_upper"]
     trained = [name for name, _ in averaging.task.model(averaging.task.initial_weights()).named_parameters()]
@@ -193,7 +193,7 @@ def test_of_a_large_cohort_a_seeded_few_are_compared(averaging: Federation, aver
     ("method", "override", "expected"),
     [
         ("fedavg", "method.parts.batch_norm=local", DRIFT),  # an encoder without statistics is not measured
-        ("feddf", "clients.models=[cnn, vgg9, cnn]", spread("update_norm", "cka")),  # of different widths
+        ("feddf", "clients.models=[cnn, vgg9, cnn]", spread("update_norm", "cka", "neighbors")),  # of different widths
         ("flesd", "method.upload=similarities", set()),
         ("local", "rounds=2", set()),
     ],

@@ -56,6 +56,18 @@ def effective_rank(features: Matrix) -> float:
     return math.exp(-math.fsum(share * math.log(share) for share in shares if share > 0))
 
 
+def neighbors_in_common(first: Matrix, second: Matrix, count: int) -> float:
+    """Huh et al., section 2.1: the mean size of the intersection of two models' neighbor sets, over their size."""
+    shares = []
+    for i in range(len(first)):
+        others = [j for j in range(len(first)) if j != i]
+        near = [
+            set(sorted(others, key=lambda j: -dot(unit(model[i]), unit(model[j])))[:count]) for model in (first, second)
+        ]
+        shares.append(len(near[0] & near[1]) / len(near[0]))
+    return mean(shares)
+
+
 def alignment(first: Matrix, second: Matrix) -> float:
     """Wang & Isola, section 4.1.1, alpha = 2."""
     return mean([squared_distance(unit(a), unit(b)) for a, b in zip(first, second, strict=True)])

@@ -16,6 +16,8 @@ from rayfed_ssl.evaluation.representation_metrics import (
     effective_rank,
     false_negatives,
     feature_std,
+    nearest,
+    neighbors_in_common,
     relation,
     relation_distance,
     uniformity,
@@ -65,6 +67,15 @@ def test_cka_is_one_up_to_rotation_scale_and_shift():
     assert cka(centered_gram(features), centered_gram(turned)) == pytest.approx(1, rel=EXACT)
     # The same under a turn of single dimensions against each other is what CKA shall tell apart.
     assert cka(centered_gram(features), centered_gram(features * torch.tensor([1.0, 0, 0, 0]))) < 0.9
+
+
+@pytest.mark.parametrize(("num", "first", "second", "count"), [(9, 4, 4, 3), (12, 8, 3, 5), (4, 2, 7, 10)])
+def test_neighbors_in_common_are_counted_also_for_different_widths(num: int, first: int, second: int, count: int):
+    one, other = rows(num, first), rows(num, second, 1)
+    found = neighbors_in_common(nearest(one, count), nearest(other, count))
+    assert found == pytest.approx(naive.neighbors_in_common(one.tolist(), other.tolist(), count), rel=EXACT)
+    turned = 3 * one @ torch.linalg.qr(rows(first, first, 1))[0]
+    assert neighbors_in_common(nearest(one, count), nearest(turned, count)) == 1
 
 
 def test_angles_are_those_between_the_rows():
