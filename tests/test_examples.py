@@ -2,15 +2,19 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 
+from examples.mechanism_measures import main, rank_correlation
 from examples.my_dataset import Shapes
 from examples.my_objective import DCL, decoupled_loss
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.runs import run
 from rayfed_ssl.seeds import generator
 from rayfed_ssl.testing import check_objective
 from tests.naive import cosine
@@ -58,3 +62,36 @@ def test_the_dataset_is_opened_by_its_name_with_both_splits(tiny: Tiny):
     picture, kind = Shapes(train=False)[7]
     assert np.array_equal(dataset.test.images[7], picture)
     assert dataset.test.labels[7] == kind
+
+
+def test_similarities_are_compared_by_scipys_ranks_without_each_images_own():
+    first, second = rows(9, 9, 1), rows(9, 9, 2)
+    others = [[j for j in range(9) if j != i] for i in range(9)]
+    expected = [float(spearmanr(first[i, js], second[i, js]).statistic) for i, js in enumerate(others)]
+    assert rank_correlation(first, second) == pytest.approx(sum(expected) / 9, rel=1e-9)  # float32 rows, exact ranks
+
+
+def test_clients_their_mean_and_the_student_are_compared_with_a_centralized_run(tiny: Tiny, tmp_path: Path):
+    directories = {
+        name: str(run(config, tmp_path / name).directory)
+        for name, config in {
+            "local": tiny("local"),
+            "centralized": tiny("local", "partition={name: pooled}", "rounds=1"),
+            "flesd": tiny("flesd"),
+        }.items()
+    }
+    found = main(["similarities", *directories.values()])
+    assert set(found) == {"client-0", "client-1", "client-2", "ensemble", "student"}
+    assert all(0 < value < 1 for value in found.values())
+    same = main(["similarities", *[directories["centralized"]] * 3])
+    assert same == pytest.approx(dict.fromkeys(same, 1), abs=1e-3)  # sharpening rounds what is nearly equal
+
+
+def test_orchestras_clusters_are_compared_with_classes(tiny: Tiny, tmp_path: Path):
+    objective = "objective={name: orchestra, clusters: 6, local_clusters: 4, memory: 16}"
+    directory = run(
+        tiny("orchestra", objective, "rounds=4", "training.epochs=3", "data.train_limit=600"), tmp_path / "run"
+    ).directory
+    found = main(["clusters", str(directory)])
+    assert 0 < found["adjusted mutual information"] < 1  # digits' clusters say something even of a hardly trained model
+    assert 1 < found["clusters used"] <= 6
