@@ -1,7 +1,7 @@
 """Two measures of why methods work, on finished runs: FLESD's similarities and Orchestra's clusters.
 
-rayfed-ssl sweep mechanisms data.name=parquet data.path=DIR --out runs/mechanisms
-python -m examples.mechanism_measures similarities CLIENTS_ALONE CENTRALIZED FLESD     # directories of runs
+rayfed-ssl sweep mechanisms data.name=parquet data.path=DIR --out runs/mechanisms     # --dry-run names each row's runs
+python -m examples.mechanism_measures similarities CLIENTS_ALONE CENTRALIZED FLESD     # directories of runs of one seed
 python -m examples.mechanism_measures clusters ORCHESTRA
 """
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from scipy.stats import rankdata
 from sklearn.metrics import adjusted_mutual_info_score
@@ -16,9 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.analysis.diagnosis import encoders_in
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.diagnostics import sample_images
-from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.methods.flesd import ensemble, sharpen, similarity
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.methods.flesd import FLESD, ensemble, sharpen, similarity
 from rayfed_ssl.methods.orchestra import ServerState
 from rayfed_ssl.records.replay import open_run
 from rayfed_ssl.storage import checkpoints
@@ -26,17 +28,14 @@ from rayfed_ssl.storage import checkpoints
 IMAGES = 500
 
 
-def similarities_of(run: Path) -> dict[str, Tensor]:
-    """Cosines [N, N] of test images' features by each encoder of a run; runs of one seed have the same images."""
+def similarities_of(run: Path) -> tuple[Federation, dict[str, Tensor]]:
+    """Open a run, and compare test images by each encoder's projections as FLESD does (Eq. 4): cosines [N, N]."""
     record, federation = open_run(run, trust=False, draws=False)
-    task, state = federation.task, checkpoints.latest(record.checkpoints)
-    images = sample_images(federation.config, federation.dataset, IMAGES)
-    found = {}
-    for name, encoder in encoders_in(federation, state, record.checkpoints).items():
-        model = task.model(encoder.weights, encoder.architecture).encoder
-        features = extract_features(model, images, task.plain, device=task.device, precision=task.precision)
-        found[name] = similarity(F.normalize(features.double().cpu(), dim=1))
-    return found
+    task, images = federation.task, sample_images(federation.config, federation.dataset, IMAGES)
+    shard = Shard.of(images, np.arange(len(images)), task.device)
+    encoders = encoders_in(federation, checkpoints.latest(record.checkpoints), record.checkpoints)
+    models = {name: task.model(encoder.weights, encoder.architecture) for name, encoder in encoders.items()}
+    return federation, {name: similarity(task.project(model, shard).double().cpu()) for name, model in models.items()}
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> float:
@@ -47,19 +46,24 @@ def rank_correlation(first: Tensor, second: Tensor) -> float:
     return float(F.cosine_similarity(*centered, dim=1).mean())
 
 
-def similarity_ranks(clients: Path, centralized: Path, student: Path, temperature: float = 0.1) -> dict[str, float]:
+def similarity_ranks(clients: Path, centralized: Path, student: Path) -> dict[str, float]:
     """Correlation with a centralized run of clients alone, their sharpened mean (FLESD, Eq. 6) and FLESD's student."""
-    (reference,), (distilled,) = similarities_of(centralized).values(), similarities_of(student).values()
-    alone = similarities_of(clients)
-    found = {name: rank_correlation(rows, reference) for name, rows in alone.items()}
-    mean = ensemble(sharpen(rows.clone(), temperature) for rows in alone.values())
-    return found | {"ensemble": rank_correlation(mean, reference), "student": rank_correlation(distilled, reference)}
+    opened = [similarities_of(run) for run in (clients, centralized, student)]
+    if len({(federation.config.seed, federation.dataset.test.images.tobytes()) for federation, _ in opened}) > 1:
+        raise ValueError(
+            "the runs have other seeds or test images, and so other images to compare: name three of one seed"
+        )
+    (_, alone), (_, pooled), (federation, distilled) = opened
+    assert isinstance(federation.method, FLESD), "the third run is FLESD's"
+    found = alone | {"ensemble": ensemble(sharpen(rows, federation.method.temperature) for rows in alone.values())}
+    (reference,), (found["student"],) = pooled.values(), distilled.values()
+    return {name: rank_correlation(rows, reference) for name, rows in found.items()}
 
 
 def cluster_information(run: Path) -> dict[str, float]:
-    """Adjusted mutual information of Orchestra's clusters of test images with their classes; 0 is chance, 1 the classes.
+    """Adjusted mutual information of Orchestra's clusters of test images with their classes; chance is 0.
 
-    A cluster is the global centroid that is nearest to the target's projection.
+    A cluster is the global centroid that is nearest to the target's projection. More clusters than classes keep it below 1.
     """
     record, federation = open_run(run, trust=False, draws=False)
     task, test = federation.task, federation.dataset.test
@@ -68,14 +72,10 @@ def cluster_information(run: Path) -> dict[str, float]:
     target = {
         name.removeprefix("target."): value for name, value in server.weights.items() if name.startswith("target.")
     }
-    model = task.model(target)
-    features = extract_features(model.encoder, test.images, task.plain, device=task.device, precision=task.precision)
-    with torch.no_grad():
-        clusters = (model.projector.eval()(features.cpu()) @ server.centroids.T).argmax(dim=1)
-    return {
-        "adjusted mutual information": float(adjusted_mutual_info_score(test.labels, clusters)),
-        "clusters used": len(clusters.unique()),
-    }
+    projections = task.project(task.model(target), Shard.of(test.images, np.arange(len(test)), task.device)).cpu()
+    clusters = (projections @ server.centroids.T).argmax(dim=1)
+    information = adjusted_mutual_info_score(test.labels, clusters)
+    return {"adjusted mutual information": float(information), "clusters used": len(clusters.unique())}
 
 
 def main(arguments: list[str]) -> Mapping[str, float]:
@@ -86,4 +86,4 @@ def main(arguments: list[str]) -> Mapping[str, float]:
 
 if __name__ == "__main__":
     for name, value in main(sys.argv[1:]).items():
-        sys.stdout.write(f"{name} {value}\n")
+        sys.stdout.write(f"{name} {value:.3f}\n")
