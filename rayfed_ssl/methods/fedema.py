@@ -100,9 +100,15 @@ class FedEMA(fedavg.Averaging):
         }
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
-        """Refuse an encoder that is not sent, whose divergence nobody could measure."""
+        """Refuse an encoder that is not sent, whose divergence nobody could measure; say where lambda will be too large."""
         check_averaged(self, task, "encoder")
-        return ()
+        optimizer, rounds = task.optimizer, task.schedule_rounds or task.rounds
+        if self.scale is not None or optimizer.schedule != "warmup-cosine" or optimizer.warmup * rounds < 1:
+            return ()
+        return (
+            "FedEMA's lambda is measured in round 1, where the learning rate only warms up: later clients move further and "
+            f"keep more of their own weights than tau={self.tau:g}, up to all: set training.optimizer.schedule=cosine",
+        )
 
     def update_client(
         self, download: fedavg.Download, state: ClientState | Empty, client: Client

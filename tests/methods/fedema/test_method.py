@@ -105,3 +105,13 @@ def test_after_a_pause_a_selective_client_starts_as_a_new_one_but_keeps_its_scal
     assert digest(paused.upload) == digest(new.upload)
     assert digest(paused.state.averaging) == digest(new.state.averaging)
     assert paused.state.scale == state.scale != new.state.scale
+
+
+def test_a_warm_up_of_the_first_round_is_said_to_make_lambda_too_large(open_tiny: Open):
+    def notes(*settings: str) -> str:
+        return " ".join(open_tiny("fedema", *BYOL, "training.optimizer.schedule=warmup-cosine", *settings).notes)
+
+    assert "set training.optimizer.schedule=cosine" in notes("rounds=10")
+    assert "lambda" not in notes("rounds=9")
+    assert "lambda" not in notes("rounds=10", "training.optimizer.warmup=0.05")
+    assert "lambda" not in notes("rounds=10", "method.scale=1.0")
