@@ -9,6 +9,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from rayfed_ssl import set_up_portable_cpu
+
+if __name__ == "__main__":
+    set_up_portable_cpu()  # the study's runs are engine.cpu=portable, which comes before torch is imported
+
 import numpy as np
 import torch
 from scipy.stats import rankdata
