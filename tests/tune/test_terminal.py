@@ -1,6 +1,5 @@
 """Output that names of files, runs and clients cannot change: they do not end lines or command the terminal."""
 
-import errno
 import json
 import subprocess
 import sys
@@ -70,12 +69,6 @@ def test_errors_and_warnings_show_names_escaped(capsys: pytest.CaptureFixture[st
         f"error: No such file or directory: {ESCAPED}",
         f"warning: {ESCAPED}",
     ]
-
-
-def test_a_reader_that_closes_the_pipe_is_no_error(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(BrokenPipeError), plain_errors():
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-    assert capsys.readouterr() == ("", "")
 
 
 def test_progress_shows_names_escaped(capsys: pytest.CaptureFixture[str]):

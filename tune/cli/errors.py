@@ -24,8 +24,6 @@ def plain_errors() -> Iterator[None]:
         fail(error.args, 2)
     except (ClientError, ServerError) as error:
         fail(str(error), 1)
-    except BrokenPipeError:  # `main` ends it without a word
-        raise
     except OSError as error:
         fail(describe(error), 1)
     except Exception as error:
