@@ -59,7 +59,8 @@ def similarity_ranks(clients: Path, centralized: Path, student: Path) -> dict[st
             "the runs have other seeds or test images, and so other images to compare: name three of one seed"
         )
     (_, alone), (_, pooled), (federation, distilled) = opened
-    assert isinstance(federation.method, FLESD), "the third run is FLESD's"
+    if not isinstance(federation.method, FLESD):
+        raise ValueError(f"the third run is to be FLESD's, got {federation.config.system}")
     found = alone | {"ensemble": ensemble(sharpen(rows, federation.method.temperature) for rows in alone.values())}
     (reference,), (found["student"],) = pooled.values(), distilled.values()
     return {name: rank_correlation(rows, reference) for name, rows in found.items()}
@@ -73,7 +74,8 @@ def cluster_information(run: Path) -> dict[str, float]:
     record, federation = open_run(run, trust=False, draws=False)
     task, test = federation.task, federation.dataset.test
     server = checkpoints.read(checkpoints.latest(record.checkpoints).server, record.checkpoints)
-    assert isinstance(server, ServerState), "clusters are Orchestra's"
+    if not isinstance(server, ServerState):
+        raise ValueError(f"clusters are Orchestra's, got a run of {federation.config.system}")
     target = {
         name.removeprefix("target."): value for name, value in server.weights.items() if name.startswith("target.")
     }

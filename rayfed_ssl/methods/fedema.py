@@ -102,12 +102,14 @@ class FedEMA(fedavg.Averaging):
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse an encoder that is not sent, whose divergence nobody could measure; say where lambda will be too large."""
         check_averaged(self, task, "encoder")
-        optimizer, rounds = task.optimizer, task.schedule_rounds or task.rounds
-        if self.scale is not None or optimizer.schedule != "warmup-cosine" or optimizer.warmup * rounds < 1:
+        rounds = task.schedule_rounds or task.rounds
+        rates = [task.optimizer.rates(round, rounds, 100) for round in range(1, rounds + 1)]
+        means = [float(rate.mean()) for rate in rates if rate is not None]
+        if self.scale is not None or not means or self.tau * max(means) < means[0]:
             return ()
         return (
-            "FedEMA's lambda is measured in round 1, where the learning rate only warms up: later clients move further and "
-            f"keep more of their own weights than tau={self.tau:g}, up to all: set training.optimizer.schedule=cosine",
+            "FedEMA's lambda is measured in a client's first round, where the learning rate only warms up: it moves further "
+            "later and keeps all of its own weights then: set training.optimizer.schedule=cosine, without a warmup",
         )
 
     def update_client(

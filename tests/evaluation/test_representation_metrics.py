@@ -69,13 +69,23 @@ def test_cka_is_one_up_to_rotation_scale_and_shift():
     assert cka(centered_gram(features), centered_gram(features * torch.tensor([1.0, 0, 0, 0]))) < 0.9
 
 
-@pytest.mark.parametrize(("num", "first", "second", "count"), [(9, 4, 4, 3), (12, 8, 3, 5), (4, 2, 7, 10)])
+@pytest.mark.parametrize(("num", "first", "second", "count"), [(9, 4, 4, 3), (12, 8, 3, 5), (14, 2, 7, 10)])
 def test_neighbors_in_common_are_counted_also_for_different_widths(num: int, first: int, second: int, count: int):
     one, other = rows(num, first), rows(num, second, 1)
     found = neighbors_in_common(nearest(one, count), nearest(other, count))
     assert found == pytest.approx(naive.neighbors_in_common(one.tolist(), other.tolist(), count), rel=EXACT)
     turned = 3 * one @ torch.linalg.qr(rows(first, first, 1))[0]
     assert neighbors_in_common(nearest(one, count), nearest(turned, count)) == 1
+
+
+def test_constant_features_have_no_neighbors_and_copies_of_an_image_the_same():
+    features = rows(12, 4)
+    for constant in (torch.ones(12, 4), torch.zeros(12, 4)):
+        assert neighbors_in_common(nearest(constant), nearest(constant)) == 0
+        assert neighbors_in_common(nearest(features), nearest(constant)) == 0
+    copies = features[:6].repeat(2, 1)
+    turned = copies @ torch.linalg.qr(rows(4, 4, 1))[0]
+    assert neighbors_in_common(nearest(copies, 3), nearest(turned, 3)) == 1
 
 
 def test_angles_are_those_between_the_rows():

@@ -112,6 +112,7 @@ def test_a_warm_up_of_the_first_round_is_said_to_make_lambda_too_large(open_tiny
         return " ".join(open_tiny("fedema", *BYOL, "training.optimizer.schedule=warmup-cosine", *settings).notes)
 
     assert "set training.optimizer.schedule=cosine" in notes("rounds=10")
-    assert "lambda" not in notes("rounds=9")
-    assert "lambda" not in notes("rounds=10", "training.optimizer.warmup=0.05")
+    assert "lambda" not in notes("rounds=5")
+    assert "lambda" not in notes("rounds=10", "training.optimizer.warmup=0.01")
+    assert "lambda" not in notes("rounds=10", "method.tau=0.1")
     assert "lambda" not in notes("rounds=10", "method.scale=1.0")
