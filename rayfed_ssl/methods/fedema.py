@@ -103,9 +103,11 @@ class FedEMA(fedavg.Averaging):
         """Refuse an encoder that is not sent, whose divergence nobody could measure; say where lambda will be too large."""
         check_averaged(self, task, "encoder")
         rounds = task.schedule_rounds or task.rounds
-        rates = [task.optimizer.rates(round, rounds, 100) for round in range(1, rounds + 1)]
-        means = [float(rate.mean()) for rate in rates if rate is not None]
-        if self.scale is not None or not means or self.tau * max(means) < means[0]:
+        rates = task.optimizer.rates(1, 1, 100 * rounds)  # of all rounds as one
+        if self.scale is not None or rates is None:
+            return ()
+        means = rates.view(rounds, -1).mean(dim=1)
+        if self.tau * float(means.max()) < float(means[0]):
             return ()
         return (
             "FedEMA's lambda is measured in a client's first round, where the learning rate only warms up: it moves further "
