@@ -84,22 +84,22 @@ def cka(first: Tensor, second: Tensor) -> float:
 def nearest(features: Tensor, count: int = 10) -> Tensor:
     """Mark each sample's nearest others by cosine, for `neighbors_in_common`: bool [N, N], min(count, N - 1) in a row.
 
-    Constant features have none. Cosines that differ by rounding alone are equal, and of equal ones the first count.
+    Features of one direction have none. Cosines that differ by rounding alone are equal, and of equal ones the first count.
     """
-    marked = torch.zeros(len(features), len(features), dtype=torch.bool)
-    if not bool(centered_gram(features).any()):
-        return marked
     units = F.normalize(_exact(features), dim=1)
-    cosines = (units @ units.T).round(decimals=12).fill_diagonal_(-math.inf)
-    chosen = cosines.argsort(dim=1, descending=True, stable=True)[:, : min(count, len(features) - 1)]
-    return marked.scatter_(1, chosen, value=True)
+    cosines = (units @ units.T).round(decimals=12)
+    marked = torch.zeros_like(cosines, dtype=torch.bool)
+    if len(cosines.unique()) < 2:
+        return marked
+    order = cosines.fill_diagonal_(-math.inf).argsort(dim=1, descending=True, stable=True)
+    return marked.scatter_(1, order[:, : min(count, len(features) - 1)], value=True)
 
 
 def neighbors_in_common(first: Tensor, second: Tensor) -> float:
     """Mean share of nearest neighbors that two models' `nearest` [N, N] have in common (Huh et al., mutual k-NN).
 
     In [0, 1]: 1 if every sample has the same neighbors in both; about k / (N - 1) for features without relation; 0 if one
-    set is constant.
+    set has a single direction.
     """
     return int((first & second).sum()) / max(1, int(first.sum()))
 
