@@ -25,6 +25,7 @@ from rayfed_ssl.analysis.diagnosis import encoders_in
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.diagnostics import sample_images
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.methods.fcl import target_weights
 from rayfed_ssl.methods.flesd import FLESD, ensemble, sharpen, similarity
 from rayfed_ssl.methods.orchestra import ServerState
 from rayfed_ssl.records.replay import open_run
@@ -76,10 +77,8 @@ def cluster_information(run: Path) -> dict[str, float]:
     server = checkpoints.read(checkpoints.latest(record.checkpoints).server, record.checkpoints)
     if not isinstance(server, ServerState):
         raise ValueError(f"clusters are Orchestra's, got a run of {federation.config.system}")
-    target = {
-        name.removeprefix("target."): value for name, value in server.weights.items() if name.startswith("target.")
-    }
-    projections = task.project(task.model(target), Shard.of(test.images, np.arange(len(test)), task.device)).cpu()
+    model = task.model(target_weights(server.weights))
+    projections = task.project(model, Shard.of(test.images, np.arange(len(test)), task.device)).cpu()
     clusters = (projections @ server.centroids.T).argmax(dim=1)
     information = adjusted_mutual_info_score(test.labels, clusters)
     return {"adjusted mutual information": float(information), "clusters used": len(clusters.unique())}

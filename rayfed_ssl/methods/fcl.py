@@ -211,7 +211,7 @@ class FCL(fedavg.Averaging):
             Unit-length rows, float32 [min(features, n), D], on the CPU.
         """
         task = client.task
-        momentum_model = task.model(_target(weights), client.architecture)
+        momentum_model = task.model(target_weights(weights), client.architecture)
         order = torch.randperm(len(client.data), generator=client.generator)[: self.features]
         rows = []
         for _, images in client.data.batches(order.tensor_split(max(1, len(order) // task.batch))):
@@ -237,5 +237,6 @@ class FCL(fedavg.Averaging):
         return super().encoders(state.averaged, clients)
 
 
-def _target(weights: Weights) -> Weights:
+def target_weights(weights: Weights) -> Weights:
+    """Take the target network's out of weights that hold both networks'."""
     return {name.removeprefix("target."): value for name, value in weights.items() if name.startswith("target.")}
