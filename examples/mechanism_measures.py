@@ -1,10 +1,13 @@
-"""Two measures of why methods work, on finished runs: FLESD's similarities and Orchestra's clusters.
+"""Two measures of why methods work, on runs of the study `mechanisms`: FLESD's similarities and Orchestra's clusters.
+
+Runs with engine.cpu=portable, as the study's are, for the processor is set up before a run is opened.
 
 rayfed-ssl sweep mechanisms data.name=parquet data.path=DIR --out runs/mechanisms     # --dry-run names each row's runs
 python -m examples.mechanism_measures similarities CLIENTS_ALONE CENTRALIZED FLESD     # directories of runs of one seed
 python -m examples.mechanism_measures clusters ORCHESTRA
 """
 
+import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,6 +63,10 @@ def similarity_ranks(clients: Path, centralized: Path, student: Path) -> dict[st
             "the runs have other seeds or test images, and so other images to compare: name three of one seed"
         )
     (_, alone), (_, pooled), (federation, distilled) = opened
+    if len(alone) < 2 or len(pooled) > 1:
+        raise ValueError(
+            f"the first run is to have an encoder of each client and the second one, got {len(alone)} and {len(pooled)}"
+        )
     if not isinstance(federation.method, FLESD):
         raise ValueError(f"the third run is to be FLESD's, got {federation.config.system}")
     found = alone | {"ensemble": ensemble(sharpen(rows, federation.method.temperature) for rows in alone.values())}
@@ -86,10 +93,24 @@ def cluster_information(run: Path) -> dict[str, float]:
 
 def main(arguments: list[str]) -> Mapping[str, float]:
     """Measure what the first argument names, of the runs in the others."""
-    measures = {"similarities": similarity_ranks, "clusters": cluster_information}
-    return measures[arguments[0]](*map(Path, arguments[1:]))
+    parser = argparse.ArgumentParser(prog="python -m examples.mechanism_measures")
+    measures = parser.add_subparsers(dest="measure", required=True)
+    similarities = measures.add_parser("similarities", help="FLESD's similarities beside a centralized model's")
+    for name in ("clients", "centralized", "student"):
+        similarities.add_argument(name, type=Path, metavar=name.upper())
+    measures.add_parser("clusters", help="Orchestra's clusters and classes").add_argument(
+        "run", type=Path, metavar="RUN"
+    )
+    options = parser.parse_args(arguments)
+    if options.measure == "clusters":
+        return cluster_information(options.run)
+    return similarity_ranks(options.clients, options.centralized, options.student)
 
 
 if __name__ == "__main__":
-    for name, value in main(sys.argv[1:]).items():
+    try:
+        measured = main(sys.argv[1:])
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    for name, value in measured.items():
         sys.stdout.write(f"{name} {value:.3f}\n")

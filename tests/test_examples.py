@@ -86,6 +86,8 @@ def test_clients_their_mean_and_the_student_are_compared_with_a_centralized_run(
     assert len(set(found.values())) == 5
     with pytest.raises(ValueError, match="name three of one seed"):
         main(["similarities", local, centralized, made("other", "flesd", "seed=1")])
+    with pytest.raises(ValueError, match="got 1 and 3"):
+        main(["similarities", centralized, local, flesd])
 
 
 def test_orchestras_clusters_are_compared_with_classes(tiny: Tiny, tmp_path: Path):

@@ -7,7 +7,7 @@ import pytest
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.figures import comparison_figure, system_names
 from rayfed_ssl.reports.style import mark_style
-from rayfed_ssl.reports.summary import data_differences, summarize
+from rayfed_ssl.reports.summary import score_differences, summarize
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +46,15 @@ def test_systems_of_one_kind_are_named_by_their_methods(summaries):
 
 def test_runs_on_other_data_are_noted(summaries):
     first, second, _ = summaries
-    assert data_differences(summaries) is None
-    assert data_differences([first, replace(second, fingerprint="0" * 64)]) == (
-        f"the runs differ in data (fingerprint {first.fingerprint[:12]} and 000000000000): their accuracies do not compare"
+    assert score_differences(summaries) is None
+    assert score_differences([first, replace(second, fingerprint="0" * 64)]) == (
+        f"the runs differ in fingerprint {first.fingerprint[:12]} and 000000000000: their accuracies do not compare"
     )
     resized = replace(changed(second, "data", name="cifar10", size=16), fingerprint="0" * 64)
-    note = data_differences([first, resized])
+    note = score_differences([first, resized])
     assert f"data.size {first.config.data.size} and 16, dataset digits and cifar10" in note
+    note = score_differences([first, changed(second, "evaluation", train_limit=50)])
+    assert note == "the runs differ in evaluation.train_limit None and 50: their accuracies do not compare"
 
 
 def test_marks_of_twenty_systems_differ_in_shape_or_fill():

@@ -126,7 +126,7 @@ def test_compare_has_a_row_a_run(cli: Cli, finished: Finished):
     head, flesd, local = lines[:3]
     for column, value in (("objective", "simclr"), ("model", "cnn"), ("dataset", "digits")):
         assert flesd[head.index(column) :].split()[0] == local[head.index(column) :].split()[0] == value
-    assert "the runs differ in data" not in table.stdout
+    assert "their accuracies do not compare" not in table.stdout
     starts = [line for line in lines[3:] if ": random start: kNN " in line and "; this run is " in line]
     assert [line.partition(":")[0] for line in starts] == ["flesd", "local"]
     rows = json.loads(cli("compare", *directories, "--json").stdout)

@@ -16,7 +16,10 @@ def clock(
     arguments: RecipeAndSettings = None,
     out: Annotated[Path | None, typer.Option(help="Directory for schedule.parquet and schedule.png.")] = None,
 ) -> None:
-    """Show a run's schedule in virtual time without training: rayfed-ssl clock fedprox clock=phones rounds=50."""
+    """Show a run's schedule in virtual time without training.
+
+    rayfed-ssl clock fedprox clock=phones clients.number=40 clients.fraction=0.2 clock.policy=deadline rounds=50
+    """
     from rayfed_ssl.config.choices import CLOCK_DEVICES, CLOCK_POLICY
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.engine.virtual_time import attach_schedule

@@ -33,7 +33,7 @@ def compare(
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.reports import seed_groups as seeds
     from rayfed_ssl.reports.figures import draw_comparison
-    from rayfed_ssl.reports.summary import data_differences, digest_notes, summarize
+    from rayfed_ssl.reports.summary import digest_notes, score_differences, summarize
     from tune.cli.run_summary import remarks
 
     if target is not None and (by_seed or as_json):
@@ -53,7 +53,7 @@ def compare(
             echo(line)
         for remark in digest_notes(records):
             echo(f"note: {remark}")
-        if note := data_differences(summaries):
+        if note := score_differences(summaries):
             echo(f"note: {note}")
     if drawn is not None:
         echo(f"figure: {drawn}", err=as_json)

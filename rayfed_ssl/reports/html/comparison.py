@@ -11,7 +11,7 @@ from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title, yaml_text
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup, by_seed
-from rayfed_ssl.reports.summary import Summary, data_differences
+from rayfed_ssl.reports.summary import Summary, score_differences
 
 LABEL_LIMIT = 44
 """Characters of a label; more does not fit beside a figure on a phone."""
@@ -62,7 +62,7 @@ def comparison_sections(runs: Sequence[ReportedRun], writer: FigureWriter, comma
         "A row is a setting; seeds are averaged: mean ± standard deviation (n − 1) and n. “Last epoch” is the result; “best "
         f"epoch” is chosen on the test set{' or the held-out samples that a run is measured on' * held_out}.",
     )
-    if note := data_differences(summaries):
+    if note := score_differences(summaries):
         text += (f"Note: {note}.",)
     no_accuracy = () if len(figures) > 1 else ("No accuracy is on record yet.",)
     differing = [[key, *values] for key, values in differences(groups).items()]
