@@ -96,7 +96,9 @@ SCORES = Annotated[
 SEED_LIST = Annotated[
     tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
     Field(strict=False, min_length=1),
-    BeforeValidator(lambda entry: tuple(range(entry)) if type(entry) is int and 0 < entry <= MAX_GRID_POINTS else entry),
+    BeforeValidator(
+        lambda entry: tuple(range(entry)) if type(entry) is int and 0 < entry <= MAX_GRID_POINTS else entry
+    ),
 ]
 SEARCH = Annotated[SearchMethod, BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)]
 
