@@ -199,12 +199,12 @@ def score_differences(summaries: Sequence[Summary]) -> str | None:
     """Say in what runs' data and their scoring differ, so that accuracies do not compare; None where they are the same."""
     keys = ("size", "channels", "train_limit", "test_limit", "validation")
     values = {f"data.{key}": [str(getattr(s.config.data, key)) for s in summaries] for key in keys}
-    for key in ("train_limit", "augment", "knn", "linear"):
-        values[f"evaluation.{key}"] = [str(getattr(s.config.evaluation, key)) for s in summaries]
     if len({summary.fingerprint for summary in summaries}) > 1:
         values["dataset"] = [summary.dataset for summary in summaries]
         if not any(len(set(each)) > 1 for each in values.values()):
             values["fingerprint"] = [summary.fingerprint[:12] for summary in summaries]
+    for key in ("train_limit", "augment", "knn", "linear"):
+        values[f"evaluation.{key}"] = [str(getattr(s.config.evaluation, key)) for s in summaries]
     differing = [f"{key} {' and '.join(dict.fromkeys(each))}" for key, each in values.items() if len(set(each)) > 1]
     return f"the runs differ in {', '.join(differing)}: their accuracies do not compare" if differing else None
 
