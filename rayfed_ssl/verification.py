@@ -173,8 +173,9 @@ def _other_contents(record: RunRecord, again: RunRecord) -> Iterator[str]:
     names = set(recorded) | (set(computed) if record.manifest.finished else set())
     final = {key[1:] for key in computed if key[0] == record.last_round}
     scored = {round for round, _, name in computed if name in ("knn", "linear")}
+    ended = {round for round, _, name in recorded if name == "linear"}
     for key in sorted(names):
-        if key not in computed and key[1:] in final and key[0] not in scored:
+        if key not in computed and key[1:] in final and (key[0] in ended or key[0] not in scored):
             continue  # of the round in which a run ended that was extended since
         if recorded.get(key) != computed.get(key):
             round, participant, name = key

@@ -144,6 +144,11 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
     ]
 
 
+def test_a_run_that_was_extended_gives_the_same_bits_again(copy: Path, tmp_path: Path):
+    resume(copy, "rounds=4", executor=LocalExecutor)
+    assert verified(copy, tmp_path).differences == ()
+
+
 def test_another_processor_is_given_as_the_reason(copy: Path, tmp_path: Path):
     def change(manifest: dict[str, Any]) -> None:
         manifest["fingerprint"]["matrix product"] = "0" * 16
