@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from rayfed_ssl.faults.injection import FaultyLocalExecutor
 from rayfed_ssl.faults.schedule import parse_fault
 from rayfed_ssl.models import precision
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.runs import Result
 from rayfed_ssl.storage.checkpoints import CheckpointError
 from rayfed_ssl.testing.trial import play
@@ -188,6 +190,20 @@ def test_resuming_from_an_earlier_round_gives_the_same_and_survives_an_interrupt
     result = resume(copy)
     assert facts(copy) == facts(whole.directory)
     assert digest(result.encoder_weights("client-0")) == digest(whole.encoder_weights("client-0"))
+
+
+def test_the_probe_runs_wherever_knn_does_if_asked_for(tiny: Tiny, whole: Result, tmp_path: Path):
+    config = tiny("local", "evaluation.every=1", "evaluation.probe=every", "evaluation.protocols=linear-flesd")
+    result = run(config, tmp_path / "run")
+    assert digests(result.directory) == digests(whole.directory)
+    earlier, last = (result.record.scores(round)["client-0"] for round in (1, 2))
+    assert earlier.keys() == {"knn", "linear", "linear_best"}
+    assert last.keys() == earlier.keys() | {"linear-flesd", "linear-flesd_best"}
+    assert {name: last[name] for name in earlier} == whole.scores["client-0"]
+    first, second = summarize(result.record).curve
+    assert (first.linear, second.linear) == tuple(
+        fmean(scores["linear"] for scores in result.record.scores(round).values()) for round in (1, 2)
+    )
 
 
 @pytest.fixture(scope="module")

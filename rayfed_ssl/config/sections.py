@@ -165,8 +165,10 @@ class Evaluation(Section):
     """Run the kNN monitor after every so many rounds; 0 means at the end only."""
     knn: Vote = Vote()
     """The monitor's settings."""
+    probe: Literal["end", "every"] = "end"
+    """When the linear probe runs: at the "end", or after "every" round that the monitor looks at."""
     linear: LinearProbe = LinearProbe()
-    """The linear probe at the end; FLESD's, on scaled features. FLESD's own is the protocol linear-flesd."""
+    """The linear probe; FLESD's, on scaled features. FLESD's own is the protocol linear-flesd."""
     augment: bool = False
     """Draw crops and flips for the probe in every epoch, as FLESD's protocol does, instead of computing features once."""
     train_limit: int | None = Field(None, ge=2)

@@ -139,8 +139,9 @@ class RunWatch(Observer):
         for name, metrics in encoders.items():
             for remark in probe_remarks(metrics, self._scaled, self._samples):
                 self._tell("probe", round, f"{name}: {remark}")
-            start = self._starts.get(self._architecture(name), {})
-            self._tell("start", round, below_start(name, metrics, start, steps))
+            if round == self._rounds:
+                start = self._starts.get(self._architecture(name), {})
+                self._tell("start", round, below_start(name, metrics, start, steps))
 
     def _floor(self, participant: str) -> float:
         """The standard deviation below which a participant's features count as collapsed."""

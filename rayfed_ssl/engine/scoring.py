@@ -21,7 +21,8 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
     """Score an encoder with the training set's labels and the test set, as accuracies in [0, 1].
 
     "knn"; "supervised" where the objective trains a classifier; if `final`, "linear" (last epoch), "linear_best" and the
-    protocols by name. Without labels only protocols that bring their own.
+    protocols by name. With `evaluation.probe="every"` "linear" in any round. Without labels only protocols that bring their
+    own.
     """
     subject = subject_of(encoder, config, task, dataset)
     settings = config.evaluation
@@ -30,10 +31,9 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
     if metrics and task.objective.classifies and any(name.startswith("projector.") for name in subject.weights):
         model = subject.model()
         metrics["supervised"] = accuracy_of(subject, nn.Sequential(model.encoder, model.projector))
-    if not final:
-        return metrics
-    probe = Linear(name="linear", **vars(settings.linear), augment=settings.augment)
-    for protocol in (probe, *settings.chosen):
+    probes = (Linear(name="linear", **vars(settings.linear), augment=settings.augment),)
+    due = (*probes, *settings.chosen) if final else probes if settings.probe == "every" else ()
+    for protocol in due:
         if protocol.suits(subject):
             metrics |= measure(protocol, subject)
     return metrics

@@ -21,13 +21,14 @@ SCORES = {"knn": "kNN", "linear": "linear"}
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A run after a round: bytes moved, wall time and virtual seconds so far, and the mean kNN accuracy of its encoders."""
+    """A run after a round: bytes moved, wall time and virtual seconds so far, and its encoders' mean accuracies."""
 
     round: int
     bytes: int
     seconds: float
     knn: float
     virtual: float | None = None
+    linear: float | None = None
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ def _curve(record: RunRecord) -> tuple[CurvePoint, ...]:
     moved, seconds = Counter[int](), by_round(record.metrics, "seconds", "run")
     for row in record.ledger:
         moved[row["round"]] += row["bytes"]
-    virtual = by_round(record.metrics, "virtual_seconds", "run")
+    virtual, linear = by_round(record.metrics, "virtual_seconds", "run"), by_round(record.metrics, "linear")
     return tuple(
         CurvePoint(
             round,
@@ -271,6 +272,7 @@ def _curve(record: RunRecord) -> tuple[CurvePoint, ...]:
             sum(sum(values) for at, values in seconds.items() if at <= round),
             fmean(values),
             virtual[round][0] if round in virtual else None,
+            fmean(linear[round]) if round in linear else None,
         )
         for round, values in by_round(record.metrics, "knn").items()
     )

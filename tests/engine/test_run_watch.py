@@ -158,6 +158,8 @@ def test_an_encoder_below_its_start_in_both_scores_is_told_with_its_steps(
     follower.on_start_scored({"cnn": {"knn": 0.5, "linear": 0.6}})
     follower.on_round_end(outcome(1, HEALTHY, HEALTHY))
     scores = {"linear": linear} | ({} if knn is None else {"knn": knn})
+    follower.on_evaluated([Evaluation(0, "global", scores, 1.0)])
+    assert given == []  # before the last round there is time to rise
     follower.on_evaluated([Evaluation(1, "global", scores, 1.0)])
     assert [warning.kind for warning in given] == kinds
     if kinds:

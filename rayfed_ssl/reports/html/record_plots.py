@@ -32,8 +32,8 @@ X_LABELS = {
 X_HEADS = {"rounds": "round", "bytes": "MB", "time": "s", "virtual-time": "virtual h"}
 """Heads of these columns in the table."""
 
-Curve = list[tuple[dict[str, float], MeanStd]]
-"""The position on each x axis, and accuracy over seeds."""
+Curve = list[tuple[dict[str, float], MeanStd, MeanStd | None]]
+"""The position on each x axis, and over seeds kNN and, where the linear probe ran, its accuracy."""
 
 
 def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
@@ -42,20 +42,20 @@ def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
     if max(lengths) < 2 and sum(map(bool, lengths)) < 2:
         return []
     curves = [(group, _curve(group.runs)) for group in groups]
-    axes = [x for x in X_LABELS if all(x in at for _, curve in curves for at, _ in curve)]
+    axes = [x for x in X_LABELS if all(x in at for _, curve in curves for at, _, _ in curve)]
     rows = [
-        [group.label, *(at[x] for x in axes), PageCell.of(knn, "percent")]
+        [group.label, *(at[x] for x in axes), PageCell.of(knn, "percent"), PageCell.of(linear, "percent")]
         for group, curve in curves
-        for at, knn in curve
+        for at, knn, linear in curve
     ]
-    heads = ["run", *(X_HEADS[x] for x in axes), "kNN"]
+    heads = ["run", *(X_HEADS[x] for x in axes), "kNN", "linear probe"]
     note = (
-        "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Hollow: linear probe "
-        "of the final encoder, last epoch. Dotted: kNN before round 1."
+        "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Hollow: linear probe, "
+        "last epoch. Dotted: kNN before round 1."
     )
     plots: list[Plot] = []
     for x in axes if max(lengths) > 1 else axes[1:]:
-        table = None if plots else PageTable.of("kNN accuracy over the run", heads, rows)
+        table = None if plots else PageTable.of("Accuracy over the run", heads, rows)
         alt = f"Line chart: accuracy in percent over {X_LABELS[x]}, {len(groups)} series. The first has a table."
         title = f"Accuracy over {x.replace('-', ' ')}"
         plots.append(Plot(f"accuracy-over-{x}", title, alt, _draw_accuracy(curves, x), table, note))
@@ -63,7 +63,7 @@ def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
 
 
 def _curve(runs: Iterable[Summary]) -> Curve:
-    """Average the kNN curves of runs round by round."""
+    """Average the curves of runs round by round."""
     rounds: dict[int, list[CurvePoint]] = defaultdict(list)
     for run in runs:
         for point in run.curve:
@@ -74,7 +74,8 @@ def _curve(runs: Iterable[Summary]) -> Curve:
         virtual = [point.virtual for point in points if point.virtual is not None]
         if len(virtual) == len(points):
             at["virtual-time"] = fmean(virtual) / 3600
-        curve.append((at, MeanStd.of([point.knn for point in points])))
+        linear = [point.linear for point in points if point.linear is not None]
+        curve.append((at, MeanStd.of([point.knn for point in points]), MeanStd.of(linear) if linear else None))
     return curve
 
 
@@ -82,14 +83,14 @@ def _draw_accuracy(curves: Sequence[tuple[SeedGroup, Curve]], x: str) -> Figure:
     figure, axes = new_axes(height=HEIGHT + 0.19 * max(len(curves) - 2, 0))
     lines = []
     for group, curve in curves:
-        band = {at[x]: (100 * (knn.mean - knn.std), 100 * (knn.mean + knn.std)) for at, knn in curve if knn.std}
-        lines.append(Line(group.label, {at[x]: 100 * knn.mean for at, knn in curve}, (band,)))
+        band = {at[x]: (100 * (knn.mean - knn.std), 100 * (knn.mean + knn.std)) for at, knn, _ in curve if knn.std}
+        lines.append(Line(group.label, {at[x]: 100 * knn.mean for at, knn, _ in curve}, (band,)))
     draw_lines(axes, lines)
     hollow = {"markerfacecolor": PAPER, "markeredgewidth": 1.8, "markersize": 9, "linestyle": ""}
     starts = {}
     for index, (group, curve) in enumerate(curves):
-        if (probe := group.scores.get("linear")) and curve:
-            axes.plot(curve[-1][0][x], 100 * probe.mean, **line_style(index) | hollow)
+        if probed := {at[x]: 100 * linear.mean for at, _, linear in curve if linear}:
+            axes.plot(list(probed), list(probed.values()), **line_style(index) | hollow)
         if knns := [start for run in group.runs if (start := run.start("knn")) is not None]:
             starts[index] = 100 * fmean(knns)
     alike = len({round(start, 4) for start in starts.values()}) == 1  # then one line is enough

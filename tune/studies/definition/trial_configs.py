@@ -35,6 +35,7 @@ ADDED: Mapping[str, Any] = {
     "training.optimizer.betas": list(BETAS),
     "training.optimizer.exclude_1d": False,
     "data.max_pixels": MAX_PIXELS,
+    "evaluation.probe": "end",
 }
 """Keys that earlier versions did not have: runs with these values keep the names that those versions gave them."""
 
