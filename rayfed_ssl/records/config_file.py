@@ -26,12 +26,21 @@ def read_config(directory: Path, *overrides: str, trust: bool) -> Config:
                 f"a run keeps the settings that it began with, got {override}: only engine.* and evaluation.* may change"
                 ", and rounds by `rayfed-ssl resume`"
             )
-    return Config.load(_file_in(directory), *(() if trust else OUTSIDE), *overrides, trust=trust)
+    try:
+        return Config.load(_file_in(directory), *(() if trust else OUTSIDE), *overrides, trust=trust)
+    except ConfigError:
+        describe_config(directory)  # if the file is wrong by itself, its error names it
+        raise
 
 
 def describe_config(directory: Path) -> Config:
-    """Read a run's configuration to show it; see `Config.describe`."""
-    return Config.describe(_file_in(directory))
+    """Read a run's configuration to show it; see `Config.describe`. Errors name the file."""
+    file = _file_in(directory)
+    try:
+        return Config.describe(file)
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if str(file) in text else f"{file}: {text}") from error
 
 
 def _file_in(directory: Path) -> Path:
