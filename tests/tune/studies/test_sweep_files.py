@@ -152,6 +152,8 @@ def test_rungs_end_before_the_last_round():
         ({"seeds": 10**9}, "seeds: input should be a list"),
         ({"space": {"rounds": [*range(10_001)]}}, "space.rounds.values.values: tuple should have at most 10000 items"),
         ({"seeds": 0}, "seeds: input should be a list such as [a, b], got 0"),
+        ({"seeds": [-1]}, "seeds.0: input should be greater than or equal to 0, got -1"),
+        ({"seeds": []}, "seeds is empty: name one at least"),
         ({"minimize": "bytes", "stop": {}, "maximize": "knn"}, "stop needs one goal, got 2"),
         ({"stop": {"rule": "median"}}, "stop.rule: input should be 'asha', got 'median'"),
         ({"stop": {"every": 2}}, "unknown key 'stop.every': choose from grace, reduction, rule"),

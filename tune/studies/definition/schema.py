@@ -95,7 +95,7 @@ SCORES = Annotated[
 ]
 SEED_LIST = Annotated[
     tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
-    Field(strict=False, min_length=1),
+    Field(strict=False),
     BeforeValidator(
         lambda entry: tuple(range(entry)) if type(entry) is int and 0 < entry <= MAX_GRID_POINTS else entry
     ),
@@ -195,6 +195,8 @@ class StudyFile(StrictModel):
 def _mistakes_in_search(study: StudyFile) -> Iterator[str]:
     if not study.rows and not study.parameters:
         yield "space is missing: name what is varied, or rows"
+    if not study.seeds:
+        yield "seeds is empty: name one at least"
     if len(set(study.seeds)) < len(study.seeds):
         yield f"seeds must differ, got {list(study.seeds)}"
     if "seed" in {*study.space.names, *study.settings}:
