@@ -62,11 +62,11 @@ def similarity_ranks(clients: Path, centralized: Path, student: Path) -> dict[st
         raise ValueError(
             "the runs have other seeds or test images, and so other images to compare: name three of one seed"
         )
-    (_, alone), (_, pooled), (federation, distilled) = opened
-    if len(alone) < 2 or len(pooled) > 1:
-        raise ValueError(
-            f"the first run is to have an encoder of each client and the second one, got {len(alone)} and {len(pooled)}"
-        )
+    (_, alone), (second, pooled), (federation, distilled) = opened
+    if len(alone) < 2:
+        raise ValueError(f"the first run is to have an encoder of each client, got {len(alone)}")
+    if second.config.partition.name != "pooled":
+        raise ValueError(f"the second run is to be centralized, got partition={second.config.partition.name}")
     if not isinstance(federation.method, FLESD):
         raise ValueError(f"the third run is to be FLESD's, got {federation.config.system}")
     found = alone | {"ensemble": ensemble(sharpen(rows, federation.method.temperature) for rows in alone.values())}
@@ -113,4 +113,4 @@ if __name__ == "__main__":
     except ValueError as error:
         sys.exit(f"error: {error}")
     for name, value in measured.items():
-        sys.stdout.write(f"{name} {value:.3f}\n")
+        sys.stdout.write(f"{name} {value:.3f}\n" if isinstance(value, float) else f"{name} {value}\n")

@@ -86,8 +86,10 @@ def test_clients_their_mean_and_the_student_are_compared_with_a_centralized_run(
     assert len(set(found.values())) == 5
     with pytest.raises(ValueError, match="name three of one seed"):
         main(["similarities", local, centralized, made("other", "flesd", "seed=1")])
-    with pytest.raises(ValueError, match="got 1 and 3"):
+    with pytest.raises(ValueError, match="an encoder of each client, got 1"):
         main(["similarities", centralized, local, flesd])
+    with pytest.raises(ValueError, match="the second run is to be centralized, got partition="):
+        main(["similarities", local, flesd, flesd])
 
 
 def test_orchestras_clusters_are_compared_with_classes(tiny: Tiny, tmp_path: Path):
