@@ -152,11 +152,13 @@ class RunProgress(Observer):
         self._update("scoring encoders")
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
-        scores = [evaluation.metrics["knn"] for evaluation in evaluations if "knn" in evaluation.metrics]
-        if scores:
-            low, high = min(scores), max(scores)
-            self._knn = percent(low) if low == high else f"{percent(low)} to {percent(high)}"
-            self._print(f"  kNN accuracy {self._knn}")
+        if knn := _scores(evaluations, "knn"):
+            self._knn = _span(knn)
+            early = [
+                evaluation for evaluation in evaluations if evaluation.round < self._rounds
+            ]  # the table has the last
+            linear = _scores(early, "linear")
+            self._print(f"  kNN accuracy {self._knn}" + (f", linear probe {_span(linear)}" if linear else ""))
 
     def on_warning(self, message: str) -> None:
         self._print(f"warning: {message}", style="yellow")
@@ -202,3 +204,13 @@ def _data_text(federation: Federation) -> str:
     else:
         origin = "of the dataset" if data.has_test else f"held out {100 * settings.test_fraction:g} %"
     return f"{len(data.train.classes)} classes: {named}; test split: {origin}, {len(data.test):,} samples"
+
+
+def _scores(evaluations: Sequence[Evaluation], name: str) -> list[float]:
+    return [evaluation.metrics[name] for evaluation in evaluations if name in evaluation.metrics]
+
+
+def _span(scores: Sequence[float]) -> str:
+    """Write accuracies as one, or from the lowest to the highest."""
+    low, high = percent(min(scores)), percent(max(scores))
+    return low if low == high else f"{low} to {high}"

@@ -1,7 +1,7 @@
 """Run and resume a federation from Python; the command line calls the same functions."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -120,6 +120,7 @@ def run(
     executor: ExecutorFactory = LocalExecutor,
     federation: Federation | None = None,
     until: int | None = None,
+    finals: Collection[int] = (),
 ) -> Result:
     """Run a federation from the start to the end.
 
@@ -131,6 +132,7 @@ def run(
             that. It changes no bit of the result.
         federation: The federation, if the caller has opened it already.
         until: Stop after this round, to be resumed to the same bits; None runs to the end.
+        finals: Rounds that are scored as the last one is, besides it.
 
     Raises:
         ConfigError: The configuration cannot be run.
@@ -148,7 +150,7 @@ def run(
     ):
         record = RunRecord.create(target, federation)  # now: a Ray that fails to start leaves no empty run
         with record.locked_states():
-            return _run(federation, record, None, observing, running, until)
+            return _run(federation, record, None, observing, running, until, finals)
 
 
 def resume(
@@ -223,6 +225,7 @@ def _run(
     observer: Observer,
     executor: Executor,
     until: int | None,
+    finals: Collection[int] = (),
 ) -> Result:
     config = federation.config
     plan = RunPlan(
@@ -234,6 +237,7 @@ def _run(
         record.quarantined(),
         until,
         federation.schedule,
+        finals,
     )
     if federation.schedule is not None:
         record.write_schedule(federation.schedule)

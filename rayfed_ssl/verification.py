@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -13,6 +13,8 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.evaluation.protocols import PSEUDO_R2
+from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.records.bits import other_processor, why_bits_differ
 from rayfed_ssl.records.manifest import fingerprint_of, settings_sha256
 from rayfed_ssl.records.metric_rows import EVALUATION_SECONDS, Row
@@ -96,7 +98,8 @@ def verify_run(
     alone = config.engine.model_copy(update={"checkpoints": None, "shared": None, "trackers": ()})
     federation = Federation.open(config.model_copy(update={"engine": alone}))
     record.check(federation, draws=True)
-    result = _run_again(federation, _DigestCheck(digests, record), max(digests), directory, observer, executor)
+    ends = _ends(_values(record.metrics))
+    result = _run_again(federation, _DigestCheck(digests, record), max(digests), directory, observer, executor, ends)
     again = RunRecord.open(directory)
     if not result.differences:
         return Verification(result.rounds, result.state_sha256, tuple(_other_contents(record, again)))
@@ -135,12 +138,19 @@ def _run_again(
     directory: Path,
     observer: Observer,
     executor: ExecutorFactory,
+    finals: Collection[int] = (),
 ) -> Verification:
     observers = Observers(observer, check)
     observers.on_warning = observer.on_warning  # type: ignore[method-assign]
     try:
         result = run(
-            federation.config, directory, observer=observers, executor=executor, federation=federation, until=last
+            federation.config,
+            directory,
+            observer=observers,
+            executor=executor,
+            federation=federation,
+            until=last,
+            finals=finals,
         )
     except _DifferentBitsError as error:
         return Verification(error.state.round, error.state.sha256, (str(error),))
@@ -171,14 +181,15 @@ def _other_contents(record: RunRecord, again: RunRecord) -> Iterator[str]:
     """Compare what a record holds besides its states' digests."""
     recorded, computed = _values(record.metrics), _values(again.metrics)
     names = set(recorded) | (set(computed) if record.manifest.finished else set())
-    final = {key[1:] for key in computed if key[0] == record.last_round}
-    scored = {round for round, _, name in computed if name in ("knn", "linear")}
-    ended = {round for round, _, name in recorded if name == "linear"}
+    ends = _ends(recorded)
     for key in sorted(names):
-        if key not in computed and key[1:] in final and (key[0] in ended or key[0] not in scored):
-            continue  # of the round in which a run ended that was extended since
+        round, participant, name = key
+        if round < record.last_round and (
+            (key not in recorded and is_score(name.removesuffix(PSEUDO_R2)))  # a resume may score less
+            or (key not in computed and round in ends and name.startswith("diag_"))  # of an end, which no round is here
+        ):
+            continue
         if recorded.get(key) != computed.get(key):
-            round, participant, name = key
             was, now = recorded.get(key, "nothing"), computed.get(key, "nothing")
             yield f"metrics.parquet: {name} of {participant} in round {round} is {was} on record and {now} here"
     if _counted(record.ledger) != _counted(again.ledger):
@@ -212,6 +223,11 @@ def _damaged_states(record: RunRecord) -> Iterator[str]:
                 checkpoints.read(stored, record.checkpoints)
     except CheckpointError as error:
         yield str(error)
+
+
+def _ends(values: Iterable[tuple[int, str, str]]) -> set[int]:
+    """Find the rounds in which a run ended before it was extended, or had its probe for another reason."""
+    return {round for round, _, name in values if name == "linear"}
 
 
 def _values(rows: Sequence[Row]) -> dict[tuple[int, str, str], str]:

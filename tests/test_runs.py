@@ -421,11 +421,15 @@ def test_a_missing_file_of_a_run_is_called_so(copy: Path, name: str, message: st
 
 def test_a_mistake_in_a_runs_configuration_names_its_file(copy: Path):
     file = copy / "config.yaml"
-    file.write_text(file.read_text().replace("rounds: 2\n", "rounds: -3\n", 1))
+    text = file.read_text().replace("rounds: 2\n", "rounds: -3\n", 1)
+    file.write_text(text.replace("probe: end\n", "probe: some\n", 1))
     record = RunRecord.open(copy)
     for read in (record.config, record.described_config):
-        with pytest.raises(ConfigError, match=r"config\.yaml: rounds: input should be greater .*, got -3"):
+        with pytest.raises(ConfigError) as caught:
             read()
+        first, second = caught.value.args
+        assert first.startswith(f"{file}: rounds: input should be greater ")
+        assert second.startswith(f"{file}: evaluation.probe: input should be 'end' or 'every', got 'some'")
 
 
 def test_a_longer_run_is_the_one_that_would_have_been_as_long_from_the_start(tiny, tmp_path):

@@ -144,9 +144,27 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
     ]
 
 
-def test_a_run_that_was_extended_gives_the_same_bits_again(copy: Path, tmp_path: Path):
-    resume(copy, "rounds=4", executor=LocalExecutor)
-    assert verified(copy, tmp_path).differences == ()
+@pytest.mark.parametrize("words", ["evaluation.every=1", "evaluation.every=0 evaluation.diagnostics=2"])
+def test_a_run_that_was_extended_gives_the_same_bits_and_scores_again(words: str, tiny: Tiny, tmp_path: Path):
+    run(tiny("local", "evaluation.protocols=linear-flesd", *words.split()), tmp_path / "run")
+    resume(tmp_path / "run", "rounds=3", executor=LocalExecutor)
+    assert verified(tmp_path / "run", tmp_path).differences == ()
+
+    def raise_score(rows: list[dict[str, Any]]) -> None:
+        next(row for row in rows if (row["round"], row["name"]) == (2, "linear-flesd"))["value"] = 0.875
+
+    change_table(tmp_path / "run" / "metrics.parquet", raise_score)
+    (line,) = verified(tmp_path / "run", tmp_path / "more").differences
+    assert line.startswith("metrics.parquet: linear-flesd of client-0 in round 2 is 0.875 on record and ")
+
+
+def test_scores_that_a_run_did_not_have_are_computed(copy: Path, tmp_path: Path):
+    def add(rows: list[dict[str, Any]]) -> None:
+        rows.append(rows[0] | {"round": 1, "participant": "client-0", "name": "linear", "value": 0.99})
+
+    change_table(copy / "metrics.parquet", add)
+    (line,) = verified(copy, tmp_path).differences
+    assert line.startswith("metrics.parquet: linear of client-0 in round 1 is 0.99 on record and 0.")
 
 
 def test_another_processor_is_given_as_the_reason(copy: Path, tmp_path: Path):

@@ -190,7 +190,7 @@ class Evaluation(Section):
     @model_validator(mode="after")
     def _check_protocols(self) -> "Evaluation":
         if self.probe == "every" and not self.every:
-            raise ConfigError("evaluation.probe=every has no meaning with evaluation.every=0: set evaluation.every=1")
+            raise ConfigError("probe=every has no meaning with evaluation.every=0: set evaluation.every=1")
         if "knn" in self.protocols:
             raise ConfigError(
                 "knn is measured in every run: leave it out of evaluation.protocols, and set evaluation.knn.*"

@@ -176,7 +176,7 @@ class Executor(Protocol):
         """Aggregate the uploads of the clients that were just trained, and train those again whose uploads were lost."""
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
-        """Score every encoder of the method: kNN alone, or if `final` all protocols."""
+        """Score every encoder of the method as `scoring.score` does."""
 
     def score_start(self, architecture: str) -> Metrics:
         """Score an architecture's weights before round 1 as `start_scores.score_start` does."""
@@ -194,6 +194,7 @@ class RunPlan:
         quorum: Part of a cohort that must deliver.
         quarantined: Round since when a client is left out; grows during the run.
         until: Round after which the loop stops, to be resumed; None goes to the end.
+        finals: Rounds that are scored as the last one is, besides it.
         schedule: The schedule that `cohort` follows, if there is a clock.
     """
 
@@ -205,6 +206,7 @@ class RunPlan:
     quarantined: dict[int, int] = field(default_factory=dict)
     until: int | None = None
     schedule: Schedule | None = None
+    finals: Collection[int] = ()
 
     @property
     def last(self) -> int:
@@ -213,7 +215,11 @@ class RunPlan:
 
     def evaluation_is_due(self, round: int) -> bool:
         """Whether a round is scored: the last one always."""
-        return round == self.rounds or bool(self.evaluate_every and round and round % self.evaluate_every == 0)
+        return self.is_final(round) or bool(self.evaluate_every and round and round % self.evaluate_every == 0)
+
+    def is_final(self, round: int) -> bool:
+        """Whether a round is scored by the probe and the protocols in any case."""
+        return round == self.rounds or round in self.finals
 
 
 def run_rounds(
@@ -297,6 +303,6 @@ def _check_quorum(plan: RunPlan, round: int, cohort: Sequence[int], dropped: Map
 
 
 def _evaluate(plan: RunPlan, executor: Executor, observer: Observer, state: RunState) -> None:
-    final = state.round == plan.rounds
+    final = plan.is_final(state.round)
     observer.on_evaluations(final)
     observer.on_evaluated(executor.evaluate(state, plan.directory, final))

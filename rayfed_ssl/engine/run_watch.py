@@ -136,12 +136,11 @@ class RunWatch(Observer):
         round = max((item.round for item in evaluations), default=0)
         self._tell("collapse", round, collapse(encoders, self._floor))
         steps = self._share * sum(losses.steps for losses in self._losses.values())
-        for name, metrics in encoders.items():
+        for name, metrics in encoders.items() if round == self._rounds else ():
             for remark in probe_remarks(metrics, self._scaled, self._samples):
                 self._tell("probe", round, f"{name}: {remark}")
-            if round == self._rounds:
-                start = self._starts.get(self._architecture(name), {})
-                self._tell("start", round, below_start(name, metrics, start, steps))
+            start = self._starts.get(self._architecture(name), {})
+            self._tell("start", round, below_start(name, metrics, start, steps))
 
     def _floor(self, participant: str) -> float:
         """The standard deviation below which a participant's features count as collapsed."""

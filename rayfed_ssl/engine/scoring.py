@@ -31,8 +31,11 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
     if metrics and task.objective.classifies and any(name.startswith("projector.") for name in subject.weights):
         model = subject.model()
         metrics["supervised"] = accuracy_of(subject, nn.Sequential(model.encoder, model.projector))
-    probes = (Linear(name="linear", **vars(settings.linear), augment=settings.augment),)
-    due = (*probes, *settings.chosen) if final else probes if settings.probe == "every" else ()
+    due: list[Protocol] = []
+    if final or settings.probe == "every":
+        due.append(Linear(name="linear", **vars(settings.linear), augment=settings.augment))
+    if final:
+        due.extend(settings.chosen)
     for protocol in due:
         if protocol.suits(subject):
             metrics |= measure(protocol, subject)

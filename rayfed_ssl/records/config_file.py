@@ -39,8 +39,7 @@ def describe_config(directory: Path) -> Config:
     try:
         return Config.describe(file)
     except ConfigError as error:
-        text = str(error)
-        raise ConfigError(text if str(file) in text else f"{file}: {text}") from error
+        raise ConfigError(*(line if str(file) in line else f"{file}: {line}" for line in error.args)) from error
 
 
 def _file_in(directory: Path) -> Path:

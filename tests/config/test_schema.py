@@ -31,7 +31,7 @@ MISTAKES = {
     "method.mu=1": "method: flesd has no field 'mu'; it belongs to fedprox",
     "partition=iid partition.alpha=1": "partition: iid has no field 'alpha'; it belongs to dirichlet",
     "training.optimizer.momentum=0.5": "training.optimizer: adam has no field 'momentum'; it belongs to lars, sgd",
-    "evaluation.every=0 evaluation.probe=every": "evaluation.probe=every has no meaning with evaluation.every=0: set",
+    "evaluation.every=0 evaluation.probe=every": "evaluation: probe=every has no meaning with evaluation.every=0: set",
     "method.keep=0.5": "method: method.keep applies to similarities only: set method.upload=similarities or drop it",
     # values
     "rounds=abc": "rounds: input should be a valid integer, .*got 'abc'",

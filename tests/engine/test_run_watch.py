@@ -65,8 +65,8 @@ def test_scored_encoders_are_looked_at(metrics: dict[str, float], kinds: list[st
     given: list[RunWarning] = []
     follower = RunWatch(4, lambda name: "cnn", None, (), 1000, given.append)
     for _ in range(2):
-        follower.on_evaluated([Evaluation(3, "global", metrics, 1.0)])
-    assert [(warning.kind, warning.round) for warning in given] == [(kind, 3) for kind in kinds]
+        follower.on_evaluated([Evaluation(4, "global", metrics, 1.0)])
+    assert [(warning.kind, warning.round) for warning in given] == [(kind, 4) for kind in kinds]
     assert all("global" in warning.message for warning in given)
 
 

@@ -75,7 +75,8 @@ def _curve(runs: Iterable[Summary]) -> Curve:
         if len(virtual) == len(points):
             at["virtual-time"] = fmean(virtual) / 3600
         linear = [point.linear for point in points if point.linear is not None]
-        curve.append((at, MeanStd.of([point.knn for point in points]), MeanStd.of(linear) if linear else None))
+        probed = MeanStd.of(linear) if len(linear) == len(points) else None
+        curve.append((at, MeanStd.of([point.knn for point in points]), probed))
     return curve
 
 
