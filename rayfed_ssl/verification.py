@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -14,7 +14,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.evaluation.protocols import PSEUDO_R2
-from rayfed_ssl.evaluation.registry import is_score
+from rayfed_ssl.evaluation.registry import BEST, is_score
 from rayfed_ssl.records.bits import other_processor, why_bits_differ
 from rayfed_ssl.records.manifest import fingerprint_of, settings_sha256
 from rayfed_ssl.records.metric_rows import EVALUATION_SECONDS, Row
@@ -98,11 +98,11 @@ def verify_run(
     alone = config.engine.model_copy(update={"checkpoints": None, "shared": None, "trackers": ()})
     federation = Federation.open(config.model_copy(update={"engine": alone}))
     record.check(federation, draws=True)
-    ends = _ends(_values(record.metrics))
+    ends = _ends(record, config)
     result = _run_again(federation, _DigestCheck(digests, record), max(digests), directory, observer, executor, ends)
     again = RunRecord.open(directory)
     if not result.differences:
-        return Verification(result.rounds, result.state_sha256, tuple(_other_contents(record, again)))
+        return Verification(result.rounds, result.state_sha256, tuple(_other_contents(record, again, ends)))
     reason = why_bits_differ(record.manifest, again.manifest)
     return Verification(result.rounds, result.state_sha256, result.differences, reason)
 
@@ -177,16 +177,15 @@ def _first_state(record: RunRecord, outcome: RoundOutcome) -> str:
     return "the server's state differs"
 
 
-def _other_contents(record: RunRecord, again: RunRecord) -> Iterator[str]:
+def _other_contents(record: RunRecord, again: RunRecord, ends: Collection[int]) -> Iterator[str]:
     """Compare what a record holds besides its states' digests."""
     recorded, computed = _values(record.metrics), _values(again.metrics)
     names = set(recorded) | (set(computed) if record.manifest.finished else set())
-    ends = _ends(recorded)
     for key in sorted(names):
         round, participant, name = key
         if round < record.last_round and (
-            (key not in recorded and is_score(name.removesuffix(PSEUDO_R2)))  # a resume may score less
-            or (key not in computed and round in ends and name.startswith("diag_"))  # of an end, which no round is here
+            (key not in recorded and is_score(name.removesuffix(PSEUDO_R2)))  # a resume may have asked for less
+            or (key not in computed and round in ends and name.startswith("diag_"))  # of a round that was the last
         ):
             continue
         if recorded.get(key) != computed.get(key):
@@ -225,9 +224,10 @@ def _damaged_states(record: RunRecord) -> Iterator[str]:
         yield str(error)
 
 
-def _ends(values: Iterable[tuple[int, str, str]]) -> set[int]:
-    """Find the rounds in which a run ended before it was extended, or had its probe for another reason."""
-    return {round for round, _, name in values if name == "linear"}
+def _ends(record: RunRecord, config: Config) -> set[int]:
+    """Find the rounds with scores that only the last one has: those in which a run ended before it was extended."""
+    others = {"knn", "supervised"} | ({"linear", f"linear{BEST}"} if config.evaluation.probe == "every" else set())
+    return {row["round"] for row in record.metrics if is_score(row["name"]) and row["name"] not in others}
 
 
 def _values(rows: Sequence[Row]) -> dict[tuple[int, str, str], str]:
