@@ -154,10 +154,8 @@ class RunProgress(Observer):
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         if knn := _scores(evaluations, "knn"):
             self._knn = _span(knn)
-            early = [
-                evaluation for evaluation in evaluations if evaluation.round < self._rounds
-            ]  # the table has the last
-            linear = _scores(early, "linear")
+            early = evaluations[0].round < self._rounds  # the table has the last
+            linear = _scores(evaluations, "linear") if early else []
             self._print(f"  kNN accuracy {self._knn}" + (f", linear probe {_span(linear)}" if linear else ""))
 
     def on_warning(self, message: str) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -13,7 +13,6 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.evaluation.protocols import PSEUDO_R2
 from rayfed_ssl.evaluation.registry import BEST, is_score
 from rayfed_ssl.records.bits import other_processor, why_bits_differ
 from rayfed_ssl.records.manifest import fingerprint_of, settings_sha256
@@ -177,17 +176,14 @@ def _first_state(record: RunRecord, outcome: RoundOutcome) -> str:
     return "the server's state differs"
 
 
-def _other_contents(record: RunRecord, again: RunRecord, ends: Collection[int]) -> Iterator[str]:
+def _other_contents(record: RunRecord, again: RunRecord, ends: Set[int]) -> Iterator[str]:
     """Compare what a record holds besides its states' digests."""
     recorded, computed = _values(record.metrics), _values(again.metrics)
     names = set(recorded) | (set(computed) if record.manifest.finished else set())
     for key in sorted(names):
         round, participant, name = key
-        if round < record.last_round and (
-            (key not in recorded and is_score(name.removesuffix(PSEUDO_R2)))  # a resume may have asked for less
-            or (key not in computed and round in ends and name.startswith("diag_"))  # of a round that was the last
-        ):
-            continue
+        if key not in computed and round in ends - {record.last_round} and name.startswith("diag_"):
+            continue  # of a round that was the last one
         if recorded.get(key) != computed.get(key):
             was, now = recorded.get(key, "nothing"), computed.get(key, "nothing")
             yield f"metrics.parquet: {name} of {participant} in round {round} is {was} on record and {now} here"

@@ -166,8 +166,20 @@ def test_scores_that_a_run_did_not_have_are_computed(copy: Path, tmp_path: Path)
         rows.append(rows[0] | {"round": 1, "participant": "client-0", "name": "linear", "value": 0.99})
 
     change_table(copy / "metrics.parquet", add)
-    (line,) = verified(copy, tmp_path).differences
+    line, *others = verified(copy, tmp_path).differences
     assert line.startswith("metrics.parquet: linear of client-0 in round 1 is 0.99 on record and 0.")
+    assert others
+    assert all(" in round 1 is nothing on record and " in other for other in others)
+
+
+def test_scores_that_a_record_lacks_are_named(copy: Path, tmp_path: Path):
+    def rename(rows: list[dict[str, Any]]) -> None:
+        next(row for row in rows if (row["round"], row["name"]) == (1, "knn"))["name"] = "other"
+
+    change_table(copy / "metrics.parquet", rename)
+    lacking, unknown = verified(copy, tmp_path).differences
+    assert lacking.startswith("metrics.parquet: knn of client-0 in round 1 is nothing on record and ")
+    assert unknown.startswith("metrics.parquet: other of client-0 in round 1 is ")
 
 
 def test_another_processor_is_given_as_the_reason(copy: Path, tmp_path: Path):

@@ -135,8 +135,10 @@ class RunWatch(Observer):
         encoders = {item.encoder: item.metrics for item in evaluations}
         round = max((item.round for item in evaluations), default=0)
         self._tell("collapse", round, collapse(encoders, self._floor))
+        if round != self._rounds:
+            return
         steps = self._share * sum(losses.steps for losses in self._losses.values())
-        for name, metrics in encoders.items() if round == self._rounds else ():
+        for name, metrics in encoders.items():
             for remark in probe_remarks(metrics, self._scaled, self._samples):
                 self._tell("probe", round, f"{name}: {remark}")
             start = self._starts.get(self._architecture(name), {})
