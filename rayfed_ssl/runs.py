@@ -107,9 +107,9 @@ class Observers(Observer):
 
 
 def default_directory(config: Config) -> Path:
-    """Name a run after its time, method and objective, data and seed, under ./runs."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{stamp}-{config.system}-{plugins.short(config.data.name)}-s{config.seed}"
+    """Name a run after its time to the millisecond, method and objective, data and seed, under ./runs."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    return Path("runs") / f"{stamp[:-3]}-{config.system}-{plugins.short(config.data.name)}-s{config.seed}"
 
 
 def run(

@@ -59,6 +59,14 @@ def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run(tiny("local", "evaluation.every=1"), tmp_path_factory.mktemp("runs") / "whole")
 
 
+def test_two_runs_of_a_second_have_directories_of_their_own(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    config = tiny("local", "rounds=1", "evaluation.every=0")
+    assert len({run(config).directory for _ in range(3)}) == 3
+
+
 def test_a_record_holds_all_that_a_run_was_and_measured(whole: Result):
     names = {path.name for path in whole.directory.iterdir()}
     assert names == {"config.yaml", "run.json", "metrics.parquet", "ledger.parquet", "checkpoints", "encoders"}
