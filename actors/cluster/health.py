@@ -92,11 +92,9 @@ class Health:
         return [name for name, process in self.vital.items() if _status(process) == psutil.STATUS_STOPPED]
 
     def failure(self) -> str | None:
-        """Say which vital process has died; None if all live."""
-        for name in VITAL.values():
-            if name in self.vital and _status(self.vital[name]) in (None, psutil.STATUS_ZOMBIE):
-                return f"{name} died"
-        return None
+        """Say which vital processes have died, as one takes others with it; None if all live."""
+        dead = [name for name in VITAL.values() if name in self.vital and _is_dead(self.vital[name])]
+        return f"{', '.join(dead)} died" if dead else None
 
     def check_regularly(self) -> None:
         """Check if the last check is a while ago; for loops that never wait, as Ray runs for a minute without its head."""
@@ -143,8 +141,11 @@ class Health:
 
 
 def _advice(failure: str) -> str:
-    name, _, rest = failure.partition(" ")
-    return f"Ray's {name} on this machine {rest}: check memory and `ulimit -u`, then resume the run"
+    return f"Ray's {failure}: check memory and `ulimit -u` of this machine, then resume the run"
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    return _status(process) in (None, psutil.STATUS_ZOMBIE)
 
 
 def _status(process: psutil.Process) -> str | None:

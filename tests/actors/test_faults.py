@@ -1,6 +1,7 @@
 """Faults on Ray: the same results as without, or one line that says why not and a run that can be resumed."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -230,7 +231,7 @@ def test_a_head_that_does_not_answer_is_reported(cluster: Cluster, monkeypatch: 
 @pytest.mark.parametrize(
     ("executor", "text", "code", "message"),
     [
-        ("ray", "kill-ray:round=2", 3, "error: Ray's raylet on this machine died"),
+        ("ray", "kill-ray:round=2", 3, "error: Ray's raylet"),
         ("local", "sigterm:round=2", 128 + signal.SIGTERM, "interrupted; resume with: rayfed-ssl resume"),
     ],
 )
@@ -267,8 +268,8 @@ def started(strict: Runner, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize(
     ("name", "number", "message"),
     [
-        *((name, signal.SIGKILL, f"error: Ray's {log} on this machine died") for name, log in VITAL.items()),
-        ("raylet", signal.SIGSTOP, "error: Ray's raylet on this machine was stopped by a signal: "),
+        *((name, signal.SIGKILL, rf"error: Ray's (\w+, )*{log}(, \w+)* died: ") for name, log in VITAL.items()),
+        ("raylet", signal.SIGSTOP, "error: Ray's raylet was stopped by a signal: "),
     ],
 )
 @pytest.mark.slow
@@ -279,7 +280,7 @@ def test_any_vital_process_that_dies_or_stays_stopped_ends_a_run_in_one_line(
     victim.send_signal(number)
     (line,) = [line for line in started.communicate(timeout=120)[1].splitlines() if not line.startswith("round ")]
     assert started.returncode == 3
-    assert line.startswith(message)
+    assert re.match(message, line)  # one that died may have taken others with it
     assert line.endswith(f"; resume with: rayfed-ssl resume {tmp_path / 'run'}")
     done = RunRecord.open(tmp_path / "run", tables=False).last_round
     resumed = runs.resume(tmp_path / "run", until=done + 1).state_sha256
