@@ -23,7 +23,9 @@ def report(
     from rayfed_ssl.reports.html import write_report
     from tune.studies.results.reported import read_study
 
-    written = write_report(directories, out, trust=trust, on_opened=_tell, read_table=read_study)
+    opened: list[Sources] = []
+    written = write_report(directories, out, trust=trust, on_opened=opened.append, read_table=read_study)
+    _tell(*opened)  # now, as this program may have begun again for `engine.cpu=portable`
     echo(f"report: {written.resolve()}")
 
 
