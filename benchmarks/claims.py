@@ -132,6 +132,8 @@ def draw_gains(table: Table, file: Path) -> None:
                 for public in alone
                 if (ours := table.get(row.format(public))) and (base := table.get(f"{public} public, alone"))
             }
+            if not gains:
+                continue
             places = [PUBLIC.index(public) + 0.03 * (index - 3) for public in gains]
             axes.plot(places, [fmean(gain) for gain in gains.values()], style, color=color, label=label)
             for place, gain in zip(places, gains.values(), strict=True):
