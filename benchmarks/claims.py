@@ -1,6 +1,6 @@
 """What the documentation says of the published runs in docs/log: differences of two rows, and the figures.
 
-    uv run python -m benchmarks.claims difference long-training FCL FedMoCo
+    uv run python -m benchmarks.claims difference long-training FCL FedMoCo --seeds 0 1 2
     uv run python -m benchmarks.claims figures docs
 
 A difference is paired over the seeds that both rows have, in points, with its 95 % interval (Student's t).
@@ -39,7 +39,6 @@ PUBLIC = (100, 250, 500, 1000, 2000, 4000)
 GAINS = {
     "FLESD, 10 local epochs": ("{} public, FLESD, 10 local epochs", "tab:orange", "-o"),
     "FLESD, 30 local epochs": ("{} public, FLESD, 30 local epochs", "tab:red", "-s"),
-    "FLESD, 100 local epochs": ("{} public, FLESD, 100 local epochs", "tab:brown", "-*"),
     "FedSimCLR, 10 local epochs": ("FedSimCLR, 10 local epochs", "tab:green", ":v"),
     "FedSimCLR, 30 local epochs": ("FedSimCLR, 30 local epochs", "tab:green", "--^"),
     "FedSimCLR, 100 local epochs": ("FedSimCLR, 100 local epochs", "tab:green", "-D"),
@@ -79,12 +78,17 @@ def read(name: str) -> Table:
     return table
 
 
-def differences(table: Table, row: str, baseline: str) -> Iterator[tuple[str, Difference]]:
-    """Compare two rows in each score that both have."""
-    ours, theirs = table[row], table[baseline]
-    seeds = sorted(ours.keys() & theirs.keys())
-    for score in ours[seeds[0]]:
-        pairs = [(ours[seed][score], theirs[seed][score]) for seed in seeds if score in theirs[seed]]
+def differences(
+    table: Table, row: str, baseline: str, seeds: Sequence[int] | None = None
+) -> Iterator[tuple[str, Difference]]:
+    """Compare two rows in each score that both have for a seed, of some seeds or all."""
+    both = [
+        (scores, table[baseline][seed])
+        for seed, scores in table[row].items()
+        if seed in table[baseline] and (seeds is None or seed in seeds)
+    ]
+    for score in dict.fromkeys(score for ours, _ in both for score in ours):
+        pairs = [(ours[score], theirs[score]) for ours, theirs in both if score in ours and score in theirs]
         if pairs:
             yield score, paired_difference(pairs)
 
@@ -132,9 +136,7 @@ def draw_gains(table: Table, file: Path) -> None:
                 for public in alone
                 if (ours := table.get(row.format(public))) and (base := table.get(f"{public} public, alone"))
             }
-            if not gains:
-                continue
-            places = [PUBLIC.index(public) + 0.03 * (index - 3) for public in gains]
+            places = [PUBLIC.index(public) + 0.03 * (index - 3) for public in gains]  # beside each other, not on top
             axes.plot(places, [fmean(gain) for gain in gains.values()], style, color=color, label=label)
             for place, gain in zip(places, gains.values(), strict=True):
                 axes.plot([place] * len(gain), gain, ".", color=color, alpha=0.5)
@@ -182,10 +184,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     comparing.add_argument("file", choices=FILES)
     comparing.add_argument("row")
     comparing.add_argument("baseline")
+    comparing.add_argument("--seeds", type=int, nargs="+", help="default: all that both rows have")
     drawing = commands.add_parser("figures", help="draw the figures of docs/claims.md and docs/benchmark.md")
     drawing.add_argument("out", type=Path)
     options = parser.parse_args(arguments)
     if options.command == "figures":
+        (options.out / "benchmark-pictures").mkdir(parents=True, exist_ok=True)
         draw_gains(read("mechanisms-and-federation"), options.out / "when-federation-pays.png")
         draw_long_training(options.out / "long-training.png")
         splits = read_benchmark()
@@ -196,8 +200,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in (options.row, options.baseline):
         if row not in table:
             parser.error(f"{options.file} has no row {row!r}: choose from {', '.join(table)}")
-    for score, difference in differences(table, options.row, options.baseline):
+    found = list(differences(table, options.row, options.baseline, options.seeds))
+    for score, difference in found:
         print(f"{score} {difference.text}, {difference.n} seeds")
+    if not found:
+        parser.error("the rows have no score of one seed in common")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import torch
 import yaml
 from PIL import Image
 
-from rayfed_ssl import Config, ConfigError, replay, resume, run
+from rayfed_ssl import Config, ConfigError, replay, resume, run, runs
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
@@ -59,12 +61,11 @@ def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run(tiny("local", "evaluation.every=1"), tmp_path_factory.mktemp("runs") / "whole")
 
 
-def test_two_runs_of_a_second_have_directories_of_their_own(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    config = tiny("local", "rounds=1", "evaluation.every=0")
-    assert len({run(config).directory for _ in range(3)}) == 3
+def test_runs_that_begin_a_millisecond_apart_have_directories_of_their_own(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):
+    times = iter((datetime(2026, 1, 2, 3, 4, 5, 6_000), datetime(2026, 1, 2, 3, 4, 5, 7_000)))
+    monkeypatch.setattr(runs, "datetime", SimpleNamespace(now=lambda: next(times)))
+    names = [runs.default_directory(tiny("local")).name for _ in range(2)]
+    assert names == ["20260102-030405-006-local-digits-s0", "20260102-030405-007-local-digits-s0"]
 
 
 def test_a_record_holds_all_that_a_run_was_and_measured(whole: Result):

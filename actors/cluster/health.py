@@ -94,7 +94,7 @@ class Health:
     def failure(self) -> str | None:
         """Say which vital processes have died, as one takes others with it; None if all live."""
         dead = [name for name in VITAL.values() if name in self.vital and _is_dead(self.vital[name])]
-        return f"{', '.join(dead)} died" if dead else None
+        return f"{' and '.join(dead)} died" if dead else None
 
     def check_regularly(self) -> None:
         """Check if the last check is a while ago; for loops that never wait, as Ray runs for a minute without its head."""

@@ -231,7 +231,7 @@ def test_a_head_that_does_not_answer_is_reported(cluster: Cluster, monkeypatch: 
 @pytest.mark.parametrize(
     ("executor", "text", "code", "message"),
     [
-        ("ray", "kill-ray:round=2", 3, "error: Ray's raylet"),
+        ("ray", "kill-ray:round=2", 3, r"error: Ray's [\w ]*raylet[\w ]* died: "),
         ("local", "sigterm:round=2", 128 + signal.SIGTERM, "interrupted; resume with: rayfed-ssl resume"),
     ],
 )
@@ -245,7 +245,7 @@ def test_the_death_of_ray_and_sigterm_end_a_run_with_one_line(
     program = [sys.executable, "-m", "tune.cli", "run", *arguments]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == code, ended.stderr
-    assert message in ended.stderr
+    assert re.search(message, ended.stderr)
     assert "Traceback" not in ended.stderr
     assert injected(directory) == [text.partition(":")[0]]
     assert runs.resume(directory).state_sha256 == undisturbed
@@ -268,7 +268,7 @@ def started(strict: Runner, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize(
     ("name", "number", "message"),
     [
-        *((name, signal.SIGKILL, rf"error: Ray's (\w+, )*{log}(, \w+)* died: ") for name, log in VITAL.items()),
+        *((name, signal.SIGKILL, rf"error: Ray's [\w ]*{log}[\w ]* died: ") for name, log in VITAL.items()),
         ("raylet", signal.SIGSTOP, "error: Ray's raylet was stopped by a signal: "),
     ],
 )

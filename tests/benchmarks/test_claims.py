@@ -9,27 +9,57 @@ from PIL import Image
 from benchmarks import claims
 from rayfed_ssl.formats import MeanStd
 
-CLAIMS = (Path(__file__).parents[2] / "docs" / "claims.md").read_text().replace("+", "")
-
-PAYS = re.compile(r"\d+ public, FLESD, (10|30) local epochs|FedSimCLR, (30|100) local epochs")
-"""Rows whose differences from the public photographs alone are in the table."""
-
 
 def test_a_difference_is_paired_over_the_seeds_that_both_rows_have() -> None:
     table = {"a": {0: {"knn": 0.3}, 1: {"knn": 0.5}, 7: {"knn": 0.9}}, "b": {1: {"knn": 0.4}, 0: {"knn": 0.4}}}
     ((score, difference),) = claims.differences(table, "a", "b")
     assert (score, difference.n, difference.mean) == ("knn", 2, pytest.approx(0.0))
     assert difference.high == pytest.approx(12.706 * 0.1, rel=1e-3)
+    ((_, single),) = claims.differences(table, "a", "b", (1,))
+    assert (single.n, single.mean) == (1, pytest.approx(0.1))
+    assert list(claims.differences(table, "a", "b", (7,))) == []
 
 
-@pytest.mark.parametrize("row", filter(PAYS.fullmatch, claims.read("mechanisms-and-federation")))
-def test_the_table_of_when_federation_pays_is_that_of_the_runs(row: str) -> None:
-    table = claims.read("mechanisms-and-federation")
-    publics = [int(row.split(maxsplit=1)[0])] if row[0].isdigit() else claims.PUBLIC
-    for public in (public for public in publics if f"{public} public, alone" in table):
-        baseline = {seed: table[f"{public} public, alone"][seed] for seed in (0, 1, 2)}
-        for _, difference in claims.differences({row: table[row], "alone": baseline}, row, "alone"):
-            assert difference.text.replace("+", "") in CLAIMS, (row, public)
+def published() -> dict[str, list[str]]:
+    """The table of when federation pays: label and score -> cells."""
+    text = (claims.DOCS / "claims.md").read_text()
+    lines = text[text.index("| | 100 public |") :].split("\n\n", 1)[0].splitlines()[2:]
+    cells, label = {}, ""
+    for line in lines:
+        first, *others = [cell.strip() for cell in line.strip("|").split("|")]
+        label, score = (label, "knn") if first == "kNN" else (first.rpartition(", linear")[0], "linear")
+        cells[f"{label}, {score}"] = others
+    return cells
+
+
+def test_the_table_of_when_federation_pays_is_that_of_the_runs() -> None:
+    table, cells = claims.read("mechanisms-and-federation"), published()
+    alone = {public: table[f"{public} public, alone"] for public in claims.PUBLIC}
+    shown = {"SimCLR on the public photographs alone": dict(alone)}
+    for epochs in (10, 30):
+        rows = {public: table.get(f"{public} public, FLESD, {epochs} local epochs") for public in claims.PUBLIC}
+        shown[f"FLESD, {epochs} local epochs"] = rows
+    for label, rows in shown.items():
+        for score in ("linear", "knn"):
+            values = [row and MeanStd.of([100 * row[seed][score] for seed in (0, 1, 2)]) for row in rows.values()]
+            texts = ["" if value is None else f"{value.mean:.2f} ± {value.std:.2f}" for value in values]
+            assert cells.pop(f"{label}, {score}") == texts
+    flesd = "FLESD", "FLESD, 30 local epochs,"
+    gains = dict(zip(flesd, list(shown.values())[1:], strict=True)) | {
+        f"FedSimCLR, {epochs} local epochs,": dict.fromkeys(alone, table[f"FedSimCLR, {epochs} local epochs"])
+        for epochs in (30, 100)
+    }
+    for label, rows in gains.items():
+        columns: dict[str, list[str]] = {"linear": [], "knn": []}
+        for public, row in rows.items():
+            both = {"row": row or {}, "alone": alone[public]}
+            found = dict(claims.differences(both, "row", "alone", (0, 1, 2)))
+            for score, column in columns.items():
+                mean, _, interval = found[score].text.partition(" ") if row else ("", "", "")
+                column.append(f"{mean} {interval.replace('+', '')}".strip())
+        for score, column in columns.items():
+            assert cells.pop(f"{label} minus alone, {score}") == column
+    assert cells == {}
 
 
 def test_the_command_prints_a_line_for_each_score(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +81,6 @@ def test_the_benchmarks_table_is_read_with_and_without_deviations() -> None:
 
 
 def test_the_figures_are_drawn(tmp_path: Path) -> None:
-    (tmp_path / "benchmark-pictures").mkdir()
     claims.main(["figures", str(tmp_path)])
     drawn = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.png")]
     assert len(drawn) == 4

@@ -25,7 +25,7 @@ def report(
 
     opened: list[Sources] = []
     written = write_report(directories, out, trust=trust, on_opened=opened.append, read_table=read_study)
-    _tell(*opened)  # now, as this program may have begun again for `engine.cpu=portable`
+    _tell(*opened)  # not before, as drawing may start this program again for `engine.cpu=portable`
     echo(f"report: {written.resolve()}")
 
 
