@@ -17,15 +17,19 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from rayfed_ssl.formats import MeanStd
-from rayfed_ssl.reports.style import mark_style, save_figure, scale_megabytes, styled
+from rayfed_ssl.reports.style import save_figure, styled
 from tune.studies.definition.files import load_study
-from tune.studies.results.paired_differences import RANDOM, paired_difference
-from tune.studies.results.panels import BESIDE, Panel, Series, draw_panels
+from tune.studies.results.figures import axis_of, draw_systems
+from tune.studies.results.paired_differences import paired_difference
+from tune.studies.results.panels import BESIDE
 from tune.studies.results.results import Difference
 
 DOCS = Path(__file__).parents[1] / "docs"
 LOG = DOCS / "log"
 FILES = ("long-training", "long-training-linear", "mechanisms-and-federation")
+SEEDS = (0, 1, 2)
+"""Of the figures."""
+
 SCORE = re.compile(r"(knn|linear)(_\d+)?")
 
 Table = dict[str, dict[int, dict[str, float]]]
@@ -106,23 +110,10 @@ def read_benchmark() -> dict[str, dict[str, tuple[float, MeanStd]]]:
 def draw_benchmark(splits: dict[str, dict[str, tuple[float, MeanStd]]], file: Path) -> None:
     """Draw the benchmark's accuracy over the megabytes of all clients, a panel for each split."""
     study = load_study("cifar10", kind="benchmark")
-    order = [system for system in study.rows if any(system in systems for systems in splits.values())]
-    panels, legend = [], BESIDE if len(splits) == 1 else None
-    for split, systems in splits.items():
-        series = [
-            Series(system, [systems[system]], {"linestyle": "", "markersize": 7} | mark_style(order.index(system)))
-            for system in order
-            if system in systems
-        ]
-        level = (systems[RANDOM][1].mean, RANDOM.lower())
-        panels.append(
-            Panel(series, split, "MB that all clients send and receive", "linear (%)", level=level, legend=legend)
-        )
+    rows = [system for system in study.rows if any(system in systems for systems in splits.values())]
+    legend = BESIDE if len(splits) == 1 else None
     with styled():
-        figure = draw_panels(panels, study.heading, size=(3.6, 4.8))
-        for axes in figure.axes:
-            scale_megabytes(axes, [x for panel in panels for series in panel.series for x, _ in series.points])
-        save_figure(figure, file)
+        save_figure(draw_systems(splits, rows, axis_of(study.goals[0]), study.heading, legend), file)
 
 
 def draw_gains(table: Table, file: Path) -> None:
@@ -132,7 +123,7 @@ def draw_gains(table: Table, file: Path) -> None:
         for index, (label, (row, color, style)) in enumerate(GAINS.items()):
             alone = PUBLIC if style[:-1] else (1000,)  # a marker without a line is of a thousand images
             gains = {
-                public: [100 * (ours[seed][score] - base[seed][score]) for seed in (0, 1, 2) if seed in ours]
+                public: [100 * (ours[seed][score] - base[seed][score]) for seed in SEEDS if seed in ours]
                 for public in alone
                 if (ours := table.get(row.format(public))) and (base := table.get(f"{public} public, alone"))
             }
@@ -152,7 +143,7 @@ def draw_gains(table: Table, file: Path) -> None:
 def draw_curves(axes: Axes, table: Table, rows: dict[str, tuple[str, str]], score: str, title: str) -> None:
     """Draw rows over epochs: the mean of seeds 0 to 2, and their range where there are several."""
     for row, (color, style) in rows.items():
-        seeds = [scores for seed, scores in table.get(row, {}).items() if seed in (0, 1, 2)]
+        seeds = [scores for seed, scores in table.get(row, {}).items() if seed in SEEDS]
         names = [name for name in (seeds[0] if seeds else {}) if name.startswith(f"{score}_")]
         if not names:
             continue
@@ -168,12 +159,12 @@ def draw_curves(axes: Axes, table: Table, rows: dict[str, tuple[str, str]], scor
 
 def draw_long_training(file: Path) -> None:
     """Draw the curves of `long-training`."""
-    _, panels = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    figure, panels = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     table = read("long-training")
     draw_curves(panels[0], table, CONTRASTIVE, "knn", "kNN, 2,500 photographs")
     draw_curves(panels[1], table, BYOL, "knn", "kNN, BYOL's family, 4,000 photographs")
     draw_curves(panels[2], read("long-training-linear"), CONTRASTIVE, "linear", "linear probe, 2,500 photographs")
-    plt.savefig(file)
+    figure.savefig(file)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -41,8 +41,8 @@ def test_the_table_of_when_federation_pays_is_that_of_the_runs() -> None:
         shown[f"FLESD, {epochs} local epochs"] = rows
     for label, rows in shown.items():
         for score in ("linear", "knn"):
-            values = [row and MeanStd.of([100 * row[seed][score] for seed in (0, 1, 2)]) for row in rows.values()]
-            texts = ["" if value is None else f"{value.mean:.2f} ± {value.std:.2f}" for value in values]
+            values = [row and [row[seed][score] for seed in claims.SEEDS] for row in rows.values()]
+            texts = ["" if each is None else MeanStd.of(each).text(symbol=False) for each in values]
             assert cells.pop(f"{label}, {score}") == texts
     flesd = "FLESD", "FLESD, 30 local epochs,"
     gains = dict(zip(flesd, list(shown.values())[1:], strict=True)) | {
@@ -53,7 +53,7 @@ def test_the_table_of_when_federation_pays_is_that_of_the_runs() -> None:
         columns: dict[str, list[str]] = {"linear": [], "knn": []}
         for public, row in rows.items():
             both = {"row": row or {}, "alone": alone[public]}
-            found = dict(claims.differences(both, "row", "alone", (0, 1, 2)))
+            found = dict(claims.differences(both, "row", "alone", claims.SEEDS))
             for score, column in columns.items():
                 mean, _, interval = found[score].text.partition(" ") if row else ("", "", "")
                 column.append(f"{mean} {interval.replace('+', '')}".strip())

@@ -4,7 +4,7 @@ The same results give the same bytes.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -163,24 +163,42 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], goals: Sequence[
 
 
 def draw_bytes(study: Study, trials: Sequence[TrialResult]) -> Figure:
-    """Draw the score of each system over the bytes that all clients move, a panel for each column.
+    """Draw the score of each system over the bytes that all clients move; see `draw_systems`."""
+    goal = study.goals[0]
+    columns: dict[str, dict[str, tuple[float, MeanStd]]] = {trial.point[COLUMN]: {} for trial in trials}
+    for trial in trials:
+        if goal.score in trial.values:
+            columns[trial.point[COLUMN]][trial.point[ROW]] = (trial.bytes / 1e6, _value(trial, goal))
+    rows = dict.fromkeys(trial.point[ROW] for trial in trials if trial.point[ROW] != RANDOM)
+    return draw_systems(columns, list(rows), axis_of(goal), study.heading)
 
-    A line stands at the score of the random encoder. All panels have one scale and one legend.
+
+def draw_systems(
+    columns: Mapping[str, Mapping[str, tuple[float, MeanStd]]],
+    rows: Sequence[str],
+    y: str,
+    title: str,
+    legend: Mapping[str, Any] | None = None,
+) -> Figure:
+    """Draw systems over the megabytes that all clients move, a panel for each column, all of one scale.
+
+    A line stands at the random encoder.
+
+    Args:
+        columns: Column -> system -> megabytes and score, in the unit of the axis.
+        rows: The systems, but the random encoder, in the order of their marks.
+        y: Label of the axis of scores.
+        title: Of the figure.
+        legend: As in `Panel`.
     """
-    goal, panels = study.goals[0], []
-    rows = [row for row in dict.fromkeys(trial.point[ROW] for trial in trials) if row != RANDOM]
-    for column in dict.fromkeys(trial.point[COLUMN] for trial in trials):
-        scored = [trial for trial in trials if trial.point[COLUMN] == column and goal.score in trial.values]
-        systems = {trial.point[ROW]: trial for trial in scored}
+    panels = []
+    for column, systems in columns.items():
         series = [
-            Series(row, [(systems[row].bytes / 1e6, _value(systems[row], goal))], MARK | mark_style(index))
-            for index, row in enumerate(rows)
-            if row in systems
+            Series(row, [systems[row]], MARK | mark_style(index)) for index, row in enumerate(rows) if row in systems
         ]
-        level = (_value(systems[RANDOM], goal).mean, RANDOM.lower()) if RANDOM in systems else None
-        x = "MB that all clients send and receive"
-        panels.append(Panel(series, column, x, axis_of(goal), level=level, legend=None))
-    figure = draw_panels(panels, study.heading, size=(3.6, 4.8))
+        level = (systems[RANDOM][1].mean, RANDOM.lower()) if RANDOM in systems else None
+        panels.append(Panel(series, column, "MB that all clients send and receive", y, level=level, legend=legend))
+    figure = draw_panels(panels, title, size=(3.6, 4.8))
     moved = [x for panel in panels for series in panel.series for x, _ in series.points]
     for axes in figure.axes:
         scale_megabytes(axes, moved)
