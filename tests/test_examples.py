@@ -33,6 +33,7 @@ def test_the_loss_leaves_the_positive_pair_out_of_the_denominator():
     assert float(decoupled_loss(first, second, 0.2)) == pytest.approx(total / 8, rel=1e2 * EXACT)
 
 
+@pytest.mark.slow
 def test_the_objective_obeys_the_laws():
     check_objective(DCL())
 

@@ -65,6 +65,7 @@ def test_a_portable_run_of_digits_has_the_published_digest(executor: str, tmp_pa
     assert (manifest.precision.dtype, manifest.fingerprint) == ("fp32", FINGERPRINT)
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_itself_again_with_the_variables(tmp_path: Path):
     small = ("data.train_limit=60", "data.test_limit=30", "training.epochs=1", "rounds=1", "evaluation.linear.epochs=1")
     settings = ("fedsimclr", "engine.cpu=portable", "engine.executor=local", "clients.number=2", *small)

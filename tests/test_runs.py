@@ -202,7 +202,8 @@ def test_resuming_from_an_earlier_round_gives_the_same_and_survives_an_interrupt
 
 
 def test_the_probe_runs_wherever_knn_does_if_asked_for(tiny: Tiny, whole: Result, tmp_path: Path):
-    config = tiny("local", "evaluation.every=1", "evaluation.probe=every", "evaluation.protocols=linear-flesd")
+    flesd = ("evaluation.protocols=linear-flesd", "evaluation.settings.linear-flesd.epochs=2")
+    config = tiny("local", "evaluation.every=1", "evaluation.probe=every", *flesd)
     result = run(config, tmp_path / "run")
     assert digests(result.directory) == digests(whole.directory)
     earlier, last = (result.record.scores(round)["client-0"] for round in (1, 2))
@@ -469,7 +470,7 @@ def test_a_run_on_a_relative_path_resumes_in_another_directory(tiny, tmp_path, m
     assert resumed.record.config().data.path == tmp_path / "pictures"
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "warmup-cosine"])
+@pytest.mark.parametrize("schedule", [pytest.param("cosine", marks=pytest.mark.slow), "warmup-cosine"])
 def test_a_run_with_a_schedule_goes_on_at_the_rates_of_its_last_round(schedule, tiny, tmp_path, monkeypatch):
     words = (f"training.optimizer.schedule={schedule}", "training.optimizer.lr=0.01")
     whole = run(tiny("fedavg", *words, "rounds=4", "training.schedule_rounds=2"), tmp_path / "whole")

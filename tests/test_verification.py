@@ -149,7 +149,8 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
     ["evaluation.every=1", "evaluation.every=1 evaluation.probe=every", "evaluation.every=0 evaluation.diagnostics=2"],
 )
 def test_a_run_that_was_extended_gives_the_same_bits_and_scores_again(words: str, tiny: Tiny, tmp_path: Path):
-    run(tiny("local", "evaluation.protocols=linear-flesd", *words.split()), tmp_path / "run")
+    probe = ("evaluation.protocols=linear-flesd", "evaluation.settings.linear-flesd.epochs=2")
+    run(tiny("local", *probe, *words.split()), tmp_path / "run")
     resume(tmp_path / "run", "rounds=3", executor=LocalExecutor)
     assert verified(tmp_path / "run", tmp_path).differences == ()
 

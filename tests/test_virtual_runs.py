@@ -218,7 +218,7 @@ def test_an_asynchronous_policy_computes_what_a_naive_loop_does(tiny, tmp_path, 
             torch.testing.assert_close(trained[name], value, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("policy", ASYNCHRONOUS)
+@pytest.mark.parametrize("policy", [pytest.param("fedasync", marks=pytest.mark.slow), "fedbuff"])
 def test_an_asynchronous_run_has_the_same_bits_after_a_stop_and_when_it_is_made_longer(tiny, tmp_path, policy: str):
     settings = ASYNCHRONOUS[policy]
     whole = run(tiny("fedavg", *settings), tmp_path / "whole")

@@ -76,6 +76,7 @@ def test_each_attack_has_rows_of_each_client(audited: Path):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_tasks_give_the_table_of_one_process(audited: Path, tmp_path: Path, workers: int):
     directory = copy(audited, tmp_path)
@@ -192,6 +193,7 @@ def test_a_client_that_overfits_two_hundred_pictures_is_found_out():
         assert area.value >= 0.9, name
 
 
+@pytest.mark.slow
 def test_a_model_that_saw_neither_half_tells_them_apart_by_chance_alone():
     seen, _, federation = train_on_noise(5, 2)
     _, truth = view(federation, 1, 1, seen.download, seen.upload)  # what the other client has
@@ -309,6 +311,7 @@ def test_scores_of_a_model_that_diverged_tell_nothing():
     assert rate.value == 0
 
 
+@pytest.mark.slow
 def test_members_by_chance_are_found_at_no_more_than_the_rate_that_is_named():
     rng = np.random.default_rng(0)
     rates = [separation(rng.random(50), rng.random(100), 0)[1].value for _ in range(100)]

@@ -15,7 +15,7 @@ from tests.small_recipes import small
     ("settings", "kind"),
     [
         ("method.upload=representations", "representations"),
-        ("method.upload=similarities", "similarities"),
+        pytest.param("method.upload=similarities", "similarities", marks=pytest.mark.slow),
         ("method.upload=similarities method.keep=0.99", "similarities"),
     ],
 )

@@ -131,7 +131,7 @@ def test_a_decoder_draws_the_members_from_their_projections():
 
     def attack(rows: Tensor) -> dict[str, float]:
         upload = Rows(seen.sent, rows)
-        return numbers(InverseNetwork(steps=300).run(replace(seen, upload=upload), truth))
+        return numbers(InverseNetwork(steps=150).run(replace(seen, upload=upload), truth))
 
     found, null = attack(project(truth.members)), attack(project(truth.others))
     assert found["psnr"] > found["psnr-mean"] + 3

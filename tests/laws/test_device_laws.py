@@ -29,7 +29,7 @@ from rayfed_ssl.testing.trial import open_afresh, simulate
 from rayfed_ssl.training.objective import StepOutput
 from tests.small_recipes import small
 
-DEFAULT = frozenset({"flesd", "orchestra"})
+DEFAULT = frozenset({"flesd"})
 """What the default tier checks: recipes that train in ways of their own; the others are slow."""
 
 FEDFOA_WAITS = 5
@@ -45,7 +45,7 @@ def test_a_recipe_obeys_the_laws_of_devices(recipe: str):
         check_device_laws(DeviceTrial(config, waits_per_step=FEDFOA_WAITS if recipe.startswith("fedfoa") else 0))
 
 
-@pytest.mark.parametrize("resident", [0, 70 * 64], ids=["none", "one at a time"])
+@pytest.mark.parametrize("resident", [pytest.param(0, marks=pytest.mark.slow), 70 * 64], ids=["none", "one at a time"])
 @pytest.mark.parametrize(
     "recipe", ["flesd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedca", "fedx"))]
 )
@@ -81,7 +81,7 @@ def test_a_variant_obeys_the_laws_of_devices(variant_config: Callable[[str], Con
     check_device_laws(DeviceTrial(variant_config(variant)))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lars"])
+@pytest.mark.parametrize("optimizer", [pytest.param("adamw", marks=pytest.mark.slow), "lars"])
 def test_a_learning_rate_for_each_step_obeys_the_laws_of_devices(optimizer: str):
     settings = [f"training.optimizer.name={optimizer}", "training.optimizer.schedule=warmup-cosine"]
     check_device_laws(DeviceTrial(toy_config(settings=settings)))

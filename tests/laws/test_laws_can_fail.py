@@ -447,5 +447,6 @@ def test_a_run_names_the_objective_whose_loss_does_not_fit(objective: SimCLR):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_an_objective_of_this_package_obeys_every_law():
     check_objective(SimCLR(form="ntxent"))

@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from urllib.parse import unquote
 
 import pytest
+from matplotlib.figure import Figure
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import percent
@@ -18,6 +19,7 @@ from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.comparison import differences, labeled_groups
 from rayfed_ssl.reports.html.record_plots import accuracy_plots
 from rayfed_ssl.reports.html.sources import open_sources
+from rayfed_ssl.reports.style import figure_bytes
 from rayfed_ssl.reports.summary import summarize
 
 
@@ -51,6 +53,13 @@ def single(sweep, tmp_path_factory):
 @pytest.fixture(scope="module")
 def several(sweep, tmp_path_factory):
     return write_report([sweep / "flesd-0", sweep / "flesd-1"], tmp_path_factory.mktemp("several") / "all.html")
+
+
+@pytest.fixture
+def blank_figures(monkeypatch):
+    """Write one empty picture for every figure: a test of words needs no others."""
+    picture = figure_bytes(Figure(), "svg")
+    monkeypatch.setattr("rayfed_ssl.reports.html.figure.figure_bytes", lambda figure, kind: picture)
 
 
 def parsed(path: Path) -> Parsed:
@@ -159,6 +168,7 @@ def test_a_hostile_name_stays_text(sweep, tmp_path):
     assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_without_the_data_the_report_says_so_and_shows_the_rest(sweep, tmp_path):
     run = copied(sweep, tmp_path)
     edit_manifest(run, lambda manifest: manifest["data"].update(fingerprint="0" * 64))
@@ -195,6 +205,7 @@ def test_the_random_start_is_a_line_in_the_curves_of_accuracy(sweep):
     assert list(line.get_ydata()) == pytest.approx([100 * fmean(starts)] * 2, abs=1e-4)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_an_unfinished_run_is_reported_as_such(sweep, tmp_path):
     run = copied(sweep, tmp_path)
     record = RunRecord.open(run)
@@ -218,6 +229,7 @@ def notices(path):
     return re.findall(r'<p class="(notice|verdict)">(.*?)</p>', path.read_text())
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_run_below_its_start_opens_with_a_box_and_one_above_with_a_sentence(sweep, tmp_path):
     run = copied(sweep, tmp_path)
     edit_manifest(run, lambda manifest: manifest["starts"]["cnn"].update(knn=1.0, linear=1.0))

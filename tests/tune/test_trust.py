@@ -109,7 +109,7 @@ def test_runs_that_name_foreign_code_are_compared_with_others(cli: Cli, run: Pat
     assert not Path("executed").exists()
 
 
-@pytest.mark.parametrize("name", ["method", "command"])
+@pytest.mark.parametrize("name", ["method", pytest.param("command", marks=pytest.mark.slow)])
 def test_a_report_has_the_numbers_of_a_run_that_names_foreign_code(cli: Cli, run: Path, name: str):
     rename(run, NAMES[name])
     result = cli("report", run, "--out", "report.html")
