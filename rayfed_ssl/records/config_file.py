@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, UntrustedError
 
 FILE = "config.yaml"
 
@@ -28,9 +28,13 @@ def read_config(directory: Path, *overrides: str, trust: bool) -> Config:
             )
     try:
         return Config.load(_file_in(directory), *(() if trust else OUTSIDE), *overrides, trust=trust)
-    except ConfigError:
-        describe_config(directory)  # if the file is wrong by itself, its error names it
+    except UntrustedError:
         raise
+    except ConfigError as error:
+        describe_config(directory)  # if the file is wrong by itself, its error names it
+        if overrides:
+            raise
+        raise _naming(directory / FILE, error) from error
 
 
 def describe_config(directory: Path) -> Config:
@@ -39,7 +43,11 @@ def describe_config(directory: Path) -> Config:
     try:
         return Config.describe(file)
     except ConfigError as error:
-        raise ConfigError(*(line if str(file) in line else f"{file}: {line}" for line in error.args)) from error
+        raise _naming(file, error) from error
+
+
+def _naming(file: Path, error: ConfigError) -> ConfigError:
+    return ConfigError(*(line if str(file) in line else f"{file}: {line}" for line in error.args))
 
 
 def _file_in(directory: Path) -> Path:
