@@ -26,7 +26,7 @@ from tune.studies.results.results import Difference
 
 DOCS = Path(__file__).parents[1] / "docs"
 LOG = DOCS / "log"
-FILES = ("long-training", "long-training-linear", "mechanisms-and-federation")
+FILES = ("long-training", "long-training-linear", "mechanisms-and-federation", "benchmark-cifar10")
 SEEDS = (0, 1, 2)
 """Of the figures."""
 
@@ -73,12 +73,17 @@ BYOL = {
 
 
 def read(name: str) -> Table:
-    """Read the scores of a file of docs/log."""
+    """Read the scores of a file of docs/log; a row of the benchmark is SYSTEM, SPLIT, and in percent there."""
     table: Table = {}
     with (LOG / f"{name}.csv").open(newline="") as file:
         for line in csv.DictReader(file):
-            scores = {key: float(value) for key, value in line.items() if SCORE.fullmatch(key) and value}
-            table.setdefault(line["row"], {})[int(line["seed"])] = scores
+            row, unit = (line["row"], 1) if "row" in line else (f"{line['system']}, {line['split']}", 100)
+            values = {
+                key.lower(): float(value) / unit
+                for key, value in line.items()
+                if SCORE.fullmatch(key.lower()) and value
+            }
+            table.setdefault(row, {})[int(line["seed"])] = values
     return table
 
 
