@@ -26,7 +26,7 @@ from tune.studies.results.results import Difference
 
 DOCS = Path(__file__).parents[1] / "docs"
 LOG = DOCS / "log"
-FILES = ("long-training", "long-training-linear", "mechanisms-and-federation", "benchmark-cifar10")
+FILES = ("long-training", "long-training-linear", "long-training-200", "mechanisms-and-federation", "benchmark-cifar10")
 SEEDS = (0, 1, 2)
 """Of the figures."""
 
