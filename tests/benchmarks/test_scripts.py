@@ -50,13 +50,6 @@ def test_actors_and_clients_cost_memory(data: Path) -> None:
     assert "one more client in the client actor" in said
 
 
-def test_methods_are_compared_in_small(data: Path, tmp_path: Path) -> None:
-    small = ["data.train_limit=200", "data.test_limit=60", "rounds=1", "training.epochs=1", "model.encoder=cnn"]
-    chosen = ["--tables", "fcl", "--rows", "CL", "CL + FF", "--set", *small]
-    said = output("benchmarks/methods.py", "--data", data, "--out", tmp_path, *chosen)
-    assert [line.split("|")[1].strip() for line in said.splitlines()[5:]] == ["CL", "CL + FF", "random encoder"]
-
-
 def test_plain_loop_bare_ray_and_this_package_end_with_the_same_weights(data: Path, tmp_path: Path) -> None:
     same = {"data": str(data), "clients": 6, "cohort": 3, "samples": 120, "rounds": 2, "epochs": 1}
     log_normal = {"bench": "B5", "name": "log-normal", "sigma": 1.0, **same}
