@@ -48,6 +48,7 @@ GAINS = {
     "FedSimCLR, 100 local epochs": ("FedSimCLR, 100 local epochs", "tab:green", "-D"),
     "FLESD, 1000 of two other classes": ("2 other classes public, FLESD, 10 local epochs", "tab:purple", "P"),
     "FLESD, 1000 digits": ("1000 digits public, FLESD, 10 local epochs", "tab:purple", "X"),
+    "FLESD, 100 local epochs": ("{} public, FLESD, 100 local epochs", "tab:brown", "-p"),
 }
 """Label -> row, of a number of public photographs where it has one, color and style."""
 

@@ -36,7 +36,7 @@ def test_the_table_of_when_federation_pays_is_that_of_the_runs() -> None:
     table, cells = claims.read("mechanisms-and-federation"), published()
     alone = {public: table[f"{public} public, alone"] for public in claims.PUBLIC}
     shown = {"SimCLR on the public photographs alone": dict(alone)}
-    for epochs in (10, 30):
+    for epochs in (10, 30, 100):
         rows = {public: table.get(f"{public} public, FLESD, {epochs} local epochs") for public in claims.PUBLIC}
         shown[f"FLESD, {epochs} local epochs"] = rows
     for label, rows in shown.items():
@@ -44,7 +44,7 @@ def test_the_table_of_when_federation_pays_is_that_of_the_runs() -> None:
             values = [row and [row[seed][score] for seed in claims.SEEDS] for row in rows.values()]
             texts = ["" if each is None else MeanStd.of(each).text(symbol=False) for each in values]
             assert cells.pop(f"{label}, {score}") == texts
-    flesd = "FLESD", "FLESD, 30 local epochs,"
+    flesd = "FLESD", "FLESD, 30 local epochs,", "FLESD, 100 local epochs,"
     gains = dict(zip(flesd, list(shown.values())[1:], strict=True)) | {
         f"FedSimCLR, {epochs} local epochs,": dict.fromkeys(alone, table[f"FedSimCLR, {epochs} local epochs"])
         for epochs in (30, 100)
