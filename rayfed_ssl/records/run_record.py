@@ -182,6 +182,13 @@ class RunRecord(Observer):
         """Read the run's configuration to show it; nothing is imported."""
         return describe_config(self.directory)
 
+    def is_changed(self, config: Config) -> bool:
+        """Whether a configuration has other settings than the run began with, of those that its states depend on."""
+        data = config.data.model_copy(update={"download": True})  # what it changes is where the data come from
+        fetching = config.model_copy(update={"data": data})
+        same = (config, fetching, as_begun(config), as_begun(fetching))
+        return self.manifest.settings_sha256 not in map(settings_sha256, same)
+
     def check(self, federation: Federation, *, draws: bool = False) -> None:
         """Refuse other settings, other data and, where weights are drawn, another start than the run began with.
 
@@ -190,10 +197,7 @@ class RunRecord(Observer):
         """
         config = federation.config
         file = self.directory / FILE
-        data = config.data.model_copy(update={"download": True})  # what it changes is where the data come from
-        fetching = config.model_copy(update={"data": data})
-        same = (config, fetching, as_begun(config), as_begun(fetching))
-        if self.manifest.settings_sha256 not in map(settings_sha256, same):
+        if self.is_changed(config):
             raise ConfigError(f"{file} changed since this run began: restore it, or start a new run from it")
         if config.rounds < max(self.manifest.num_rounds, self.last_round):
             raise ConfigError(

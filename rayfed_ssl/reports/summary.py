@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+from rayfed_ssl.config.choices import Foreign
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.formats import duration, percent, size
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.bits import why_bits_differ
+from rayfed_ssl.records.config_file import FILE
 from rayfed_ssl.records.metric_rows import Row, client_of, headline
 from rayfed_ssl.records.run_record import RunRecord
 
@@ -44,7 +46,7 @@ class Summary:
         seconds: Wall time of all rounds, evaluation not included.
         break_even: FLESD's Eq. 11, where representations are sent.
         starts: Scores in [0, 1] and diagnostics before round 1 by architecture.
-        warnings: What the run warned of while it went on.
+        warnings: What the run warned of while it went on, and whether its settings were changed since.
         epsilon: What uploads have cost so far; None where they are not noised.
         virtual_seconds: Virtual time of the last round's end; None without a clock.
         wasted_bytes: Bytes of transfers that no server step used, by the clock's schedule; not in the ledger.
@@ -168,6 +170,12 @@ def summarize(record: RunRecord) -> Summary:
     epsilons = by_round(record.metrics, "epsilon", "server")
     virtual, wasted = (by_round(record.metrics, name, "run") for name in ("virtual_seconds", "wasted_bytes"))
     last = rounds[-1].round if rounds else 0
+    warnings = [warning.message for warning in record.manifest.warnings]
+    foreign = any(isinstance(part, Foreign) for part in (config.method, config.objective, config.training.optimizer))
+    if not foreign and record.is_changed(config):  # whether a foreign one follows the number of rounds is not known
+        warnings.append(
+            f"{record.directory / FILE} changed since this run began, so settings that it shows may be wrong"
+        )
     by_kind: dict[tuple[str, str], int] = defaultdict(int)
     for row in record.ledger:
         by_kind[row["direction"], row["kind"]] += row["bytes"]
@@ -188,7 +196,7 @@ def summarize(record: RunRecord) -> Summary:
         curve=_curve(record),
         break_even=record.manifest.break_even,
         starts=record.manifest.starts,
-        warnings=tuple(warning.message for warning in record.manifest.warnings),
+        warnings=tuple(warnings),
         epsilon=fmean(epsilons[max(epsilons)]) if epsilons else None,
         virtual_seconds=fmean(virtual[max(virtual)]) if virtual else None,
         wasted_bytes=round(sum(map(fmean, wasted.values()))),

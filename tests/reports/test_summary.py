@@ -1,5 +1,6 @@
 """What a summary says of a run beside its start, on fabricated scores."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,3 +63,15 @@ def test_the_line_says_that_the_start_is_scored_without_new_crops(summary: Summa
 )
 def test_a_partition_is_named_with_what_tells_it_from_others(tiny, partition: str, text: str) -> None:
     assert partition_text(tiny("local", f"partition={partition}")) == text
+
+
+def test_a_run_says_that_its_settings_were_changed_after_it(sweep: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(sweep / "flesd-0", tmp_path / "run")
+    changed = f"{run}/config.yaml changed since this run began"
+    assert changed not in str(summarize(RunRecord.open(run)).warnings)
+    text = (run / "config.yaml").read_text()
+    for old, new in {"seed: 0": "seed: 1", "queue_size: 32": "queue_size: 16"}.items():
+        (run / "config.yaml").write_text(text.replace(old, new))
+        assert changed in summarize(RunRecord.open(run)).warnings[-1]
+    (run / "config.yaml").write_text(text.replace("every: 1", "every: 2"))  # a later evaluation may differ
+    assert changed not in str(summarize(RunRecord.open(run)).warnings)
