@@ -219,7 +219,7 @@ def _key(root: Path, files: Sequence[Path], settings: dict[str, Any]) -> str:
     place = str(root.parent)
     for file in map(str, files):
         status = os.stat(file)
-        digest.update(f"\n{file.removeprefix(place)} {status.st_size} {status.st_mtime_ns}".encode())
+        digest.update(os.fsencode(f"\n{file.removeprefix(place)} {status.st_size} {status.st_mtime_ns}"))
     return digest.hexdigest()[:24]
 
 

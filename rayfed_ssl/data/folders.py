@@ -31,7 +31,8 @@ def by_class(root: Path) -> list[tuple[str, Path]]:
             if named := [(label[file.name], file) for _, file in pictures if file.name in label]:
                 return named
         raise ValueError(f"{annotations} must name pictures of {root}, one a line, each with a tab and its class")
-    return [(label, file) for label, file in pictures if label]
+    # A name may be no UTF-8, and records and figures take nothing else.
+    return [(os.fsencode(label).decode(errors="backslashreplace"), file) for label, file in pictures if label]
 
 
 def walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[tuple[str, Path]]:

@@ -210,6 +210,14 @@ def test_samples_without_a_label_are_not_held_out(tmp_path, opened):
     assert (len(none.train), len(none.test)) == (2, 2)
 
 
+def test_a_folder_takes_names_that_are_no_utf8(tmp_path, opened):
+    write_folder(tmp_path, [f"{directory}/{n}.png" for directory in ("a", os.fsdecode(b"b\xe9")) for n in range(5)])
+    write_folder(tmp_path, [f"a/{os.fsdecode(bytes([0xFF]))}.png"])
+    dataset = opened("folder", path=tmp_path)
+    assert dataset.train.classes == ("a", "b\\xe9")
+    assert len(dataset.train.labels) + len(dataset.test.labels) == 11
+
+
 def test_a_folder_with_splits_is_read_in_order(tmp_path, opened):
     layout = ["train/bee/b.png", "train/ant/2.PNG", "train/ant/10.png", "test/ant/1.png", "test/bee/deep/1.png"]
     wanted = write_folder(tmp_path, layout)

@@ -295,6 +295,7 @@ ERRORS = {
         ["run", "{fedavg}", "data.test_limit=1"],
         "data.test_limit=1 is less than the 10 classes, so that accuracies would say nothing: set 10 or more",
     ),
+    "place that is no UTF-8": (["run", "{fedavg}", "--out", "{binary}\udce9"], "\\udce9 is no UTF-8: name another"),
     "option": (["compare", "--sed", "3"], "no such option: --sed"),
     "no run": (["resume"], " resume --help"),
     "resumed setting": (["resume", "{run}", "seed=3"], "may change, and rounds by `rayfed-ssl resume`"),
@@ -363,6 +364,9 @@ def test_a_file_in_the_way_is_one_line_and_exit_code_1(cli: Cli, finished: Finis
     (tmp_path / "file").write_text("")
     result = cli("compare", finished["flesd"][0], "--figure", tmp_path / "file" / "figure.png")
     assert (result.exit_code, result.stderr) == (1, f"error: File exists: {tmp_path / 'file'}\n")
+    result = cli("compare", finished["flesd"][0], "--figure", tmp_path / f"{300 * 'x'}.png")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("x.png; shorten the name\n")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """One line for every mistake, and the exit codes of failures and interruptions."""
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -10,6 +11,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tune.terminal import echo
+
+_PLACE = "; change its permissions, or name another place"
+ADVICE = {
+    errno.EACCES: _PLACE,
+    errno.EPERM: _PLACE,
+    errno.EROFS: _PLACE,
+    errno.ENAMETOOLONG: "; shorten the name",
+    errno.ENOSPC: "; make room",
+}
+"""What to do where the operating system refuses a file, by the error's number."""
 
 
 @contextmanager
@@ -43,8 +54,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def describe(error: OSError) -> str:
-    """Say what went wrong with which file."""
-    return f"{error.strerror or error}: {error.filename or 'no file named'}"
+    """Say what went wrong with which file, and what to do where that is known."""
+    return f"{error.strerror or error}: {error.filename or 'no file named'}{ADVICE.get(error.errno or 0, '')}"
 
 
 def fail(mistakes: str | Iterable[object], code: int) -> NoReturn:
