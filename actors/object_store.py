@@ -87,10 +87,6 @@ class ItemRef:
     ref: ObjectRef[Any]
     index: int
 
-    def get(self) -> Any:
-        """Get the item, over shared memory, or raise `ObjectLostError`."""
-        return ray.get(self.ref)[self.index]
-
 
 class Uploads(Mapping[int, Any]):
     """Uploads in ascending client id, fetched on access.

@@ -121,7 +121,8 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 def _metadata(file: BinaryIO) -> pq.FileMetaData:
     size = file.seek(0, 2)
     file.seek(max(0, size - 8))
-    if int.from_bytes(file.read(4), "little") > MAX_FOOTER:
+    length, magic = file.read(4), file.read(4)
+    if magic == b"PAR1" and int.from_bytes(length, "little") > MAX_FOOTER:
         raise ValueError(f"what describes it is larger than {MAX_FOOTER >> 20} MiB")
     return pq.read_metadata(file)
 

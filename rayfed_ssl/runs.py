@@ -36,6 +36,7 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
 from rayfed_ssl.storage.encoder_file import LoadedEncoder, as_module
+from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.trackers import configured_trackers
 from rayfed_ssl.trackers.tracking import tracked
 
@@ -240,7 +241,7 @@ def _run(
         finals,
     )
     if federation.schedule is not None:
-        record.write_schedule(federation.schedule)
+        write_table(record.directory / "schedule.parquet", federation.schedule.table())
     with tracked(record, config, 0 if state is None else state.round, observer.on_warning) as tracking:
         observers = Observers(record, tracking, observer, _watch(federation, record, observer))
         # After every resume too: it may bring other settings of the probes. What is scored already lies beside the data.

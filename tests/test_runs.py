@@ -442,8 +442,9 @@ def test_a_mistake_in_a_runs_configuration_names_its_file(copy: Path):
         assert first.startswith(f"{file}: rounds: input should be greater ")
         assert second.startswith(f"{file}: evaluation.probe: input should be 'end' or 'every', got 'some'")
     file.write_text(text.replace("rounds: -3\n", "rounds: 2\n", 1).replace("name: local\n", "name: locally\n", 1))
-    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: method: unknown method 'locally': did you mean"):
-        record.config()
+    for overrides in ((), ("engine.executor=local",)):
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: method: unknown method 'locally': did you mean"):
+            record.config(*overrides)
 
 
 def test_a_longer_run_is_the_one_that_would_have_been_as_long_from_the_start(tiny, tmp_path):

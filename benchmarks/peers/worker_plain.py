@@ -18,18 +18,13 @@ def train(work: Work, clients: list[int], weights: Weights, round: int, states: 
     updates = []
     for client in clients:
         if work.case.state_megabytes:
-            fresh = torch.zeros(round_to_floats(work.case.state_megabytes))
+            fresh = torch.zeros(round(work.case.state_megabytes * 1e6 / 4))
             states[client] = states[client] + 1 if client in states else fresh
         begun = time.perf_counter()
         update = work.update(weights, client, round)
         update = frozen(update) if work.case.trains else update
         updates.append((client, update, time.perf_counter() - begun))
     return updates
-
-
-def round_to_floats(megabytes: float) -> int:
-    """Count the float32 numbers in so many MB."""
-    return round(megabytes * 1e6 / 4)
 
 
 def help_out(case: Case, pipe: Connection) -> None:

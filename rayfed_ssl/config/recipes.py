@@ -32,7 +32,7 @@ def read_shipped(
         ConfigError: There is none, with a `hint` at a name that there is, or it is no mapping in YAML.
     """
     if Path(name).suffix in (".yaml", ".yml"):
-        return _read_yaml(Path(name))
+        return _read_yaml(Path(name), kind)
     names = shipped_names(package)
     if name not in names:
         raise ConfigError(f"there is no {kind} {name!r}{hint(name, names)}")
@@ -131,13 +131,13 @@ def suggestion(name: str, choices: Iterable[str], kind: str = "") -> str:
     return nearest(name, choices)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path, kind: str) -> dict[str, Any]:
     if not path.is_file():
-        raise ConfigError(f"there is no recipe file {path}: give a path that exists, or a name from `list recipes`")
+        raise ConfigError(f"there is no {kind} file {path}: give a path that exists, or a name from `list {kind}s`")
     try:
         tree = plain_data(read_bytes(path, MAX_YAML).decode())
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the recipe {path} ({reason(error)}): it must be a YAML text") from None
+        raise ConfigError(f"cannot read the {kind} {path} ({reason(error)}): it must be a YAML text") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {reason(error)}") from None
     if not isinstance(tree, dict):

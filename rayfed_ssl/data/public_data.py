@@ -129,8 +129,8 @@ def check_public(num_public: int, queue: int, batch: int) -> int:
     if usable < batch:
         raise ValueError(
             f"distillation needs a queue of at least one batch and another batch of public pictures, got {num_public} "
-            f"public pictures, queue {queue} and batch {batch}: lower the batch to at most "
-            f"{max(min(queue, num_public // 2), 1)}, or set a larger public set"
+            f"public pictures, queue {queue} and batch {batch}: set method.distil_batch to at most "
+            f"{max(min(queue, num_public // 2), 1)}, or a larger public set"
         )
     return usable
 

@@ -95,14 +95,9 @@ def sharpen(similarities: Tensor, temperature: float) -> Tensor:
 
 
 def ensemble(sharpened: Iterable[Tensor]) -> Tensor:
-    """M = mean over clients of their sharpened similarities, unweighted (Eq. 6), [P, P]; holds one matrix at a time.
-
-    Raises:
-        ValueError: No client sent anything.
-    """
+    """M = mean over clients of their sharpened similarities, unweighted (Eq. 6), [P, P]; holds one matrix at a time."""
     mean = tensor_mean(sharpened)
-    if mean is None:
-        raise ValueError("FLESD has nothing to distil: no client of this round sent an upload")
+    assert mean is not None, "the engine starts no server step without an upload"
     return mean
 
 

@@ -31,10 +31,10 @@ def read_config(directory: Path, *overrides: str, trust: bool) -> Config:
     except UntrustedError:
         raise
     except ConfigError as error:
-        describe_config(directory)  # if the file is wrong by itself, its error names it
-        if overrides:
-            raise
-        raise _naming(directory / FILE, error) from error
+        if not overrides:
+            raise _naming(directory / FILE, error) from error
+        read_config(directory, trust=trust)  # if the file is wrong by itself, its error names it
+        raise
 
 
 def describe_config(directory: Path) -> Config:

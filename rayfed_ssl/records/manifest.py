@@ -167,10 +167,7 @@ class RunManifest(_Model):
             ConfigError: It is missing, damaged or cannot be read.
         """
         try:
-            tree = read_json(file)
-            if isinstance(tree, dict):
-                tree.pop("privacy", None)  # "High" or "Low" in a run of an earlier version
-            manifest = cls.model_validate(tree, strict=False)  # keys of JSON are no integers
+            manifest = cls.model_validate(read_json(file), strict=False)  # keys of JSON are no integers
             rounds = [entry.round for entry in manifest.rounds]
             if rounds == list(range(1, len(rounds) + 1)) and (rounds or manifest.finished is None):
                 return manifest

@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow.compute as pc
 import yaml
 
-from rayfed_ssl.clock.schedule import Schedule
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import LedgerEntry
@@ -59,7 +58,7 @@ from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
 from rayfed_ssl.storage.own_files import refuse_links_out
 from rayfed_ssl.storage.signatures import is_signed, sign
-from rayfed_ssl.storage.tables import GrowingTable, write_table
+from rayfed_ssl.storage.tables import GrowingTable
 
 
 class RunRecord(Observer):
@@ -255,10 +254,6 @@ class RunRecord(Observer):
         """Rounds whose scores are on record, those without labels to score by among them."""
         table = self._metrics.read()
         return set(table.filter(pc.equal(table["name"], EVALUATION_SECONDS))["round"].to_pylist())
-
-    def write_schedule(self, schedule: Schedule) -> None:
-        """Write schedule.parquet."""
-        write_table(self.directory / "schedule.parquet", schedule.table())
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Write down a round."""

@@ -101,7 +101,7 @@ def test_steps_that_teach_nothing_are_said_to(open_tiny: Open):
 
 def test_a_public_set_of_less_than_two_batches_is_refused(tiny: Tiny):
     with pytest.raises(
-        ConfigError, match=r"got 45 public pictures, queue 32 and batch 23: lower the batch to at most 22"
+        ConfigError, match=r"got 45 public pictures, queue 32 and batch 23: set method.distil_batch to at most 22"
     ):
         Federation.open(tiny("flesd", "method.distil_batch=23"))
     Federation.open(tiny("flesd", "method.distil_batch=22"))

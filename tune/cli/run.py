@@ -65,7 +65,11 @@ def resume(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Resume an interrupted run, to bitwise the same results, or extend one: rayfed-ssl resume RUN rounds=20."""
+    """Resume an interrupted run, to bitwise the same results, or extend one: rayfed-ssl resume RUN rounds=20.
+
+    Where a schedule follows the rounds, as in most recipes, training.schedule_rounds=R beside it repeats the learning rates
+    of round R, the last so far.
+    """
     from actors.runs import make_executor
     from rayfed_ssl.faults.schedule import parse_faults
     from rayfed_ssl.progress import RunProgress

@@ -38,11 +38,6 @@ def test_the_consensus_of_one_client_is_its_projections_bit_for_bit():
     assert torch.equal(fedmd.consensus([only]), only)
 
 
-def test_a_consensus_of_nobody_is_refused():
-    with pytest.raises(ValueError, match="nothing to agree on: no client of this round sent an upload"):
-        fedmd.consensus(iter(()))
-
-
 @pytest.mark.parametrize(("num", "dim"), SHAPES)
 def test_digesting_minimizes_the_mean_absolute_error(num: int, dim: int):
     projections, agreed = rows(num, dim, 1), rows(num, dim, 2)

@@ -55,7 +55,7 @@ def test_lists_survive_the_study_that_keeps_them():
         ([], "space: input should be a valid dictionary"),
         ({}, "space is missing: name what is varied"),
         ({"rounds": []}, "space.rounds.values.values: tuple should have at least 1 item"),
-        ({"rounds": [1, 1]}, "counts once"),
+        ({"rounds": [1, 2, 1]}, "each value counts once (1, 1.0 and true are equal), got 1 again"),
         ({"rounds": 3}, "space.rounds: must be a list of values or one of"),
         ({"rounds": {"uniform": [2, 1]}}, "the first is smaller, got [2, 1]"),
         ({"rounds": {"log": [0, 1]}}, "starts above 0, got 0"),

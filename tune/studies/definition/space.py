@@ -45,8 +45,8 @@ class Choice(StrictModel):
 
     @model_validator(mode="after")
     def _check(self) -> "Choice":
-        if any(value in self.values[:index] for index, value in enumerate(self.values)):
-            raise ValueError("each value counts once, and 1, 1.0 and true are equal")
+        if again := [value for index, value in enumerate(self.values) if value in self.values[:index]]:
+            raise ValueError(f"each value counts once (1, 1.0 and true are equal), got {again[0]!r} again")
         return self
 
     def suggest(self, name: str, trial: "Trial") -> Value:

@@ -117,8 +117,9 @@ class StudyDirectory:
         """Start it; a ConfigError if the directory holds anything but the lock of a start."""
         path = self.path
         if path.exists() and (not path.is_dir() or any(file != path / "lock" for file in path.iterdir())):
-            hint = f": resume it with `rayfed-ssl sweep --resume {path}`" if (path / "study.json").is_file() else ""
-            raise ConfigError(f"{path} is not an empty directory{hint or ': name another one with --out'}")
+            resume = f"resume it with `rayfed-ssl sweep --resume {shlex.quote(str(path))}`"
+            what_to_do = resume if (path / "study.json").is_file() else "name another one with --out"
+            raise ConfigError(f"{path} is not an empty directory: {what_to_do}")
         with self.locked():
             self.save()
 

@@ -4,6 +4,7 @@ FedProx takes FedAvg's best T (FLESD, section 5.1), for example.
 """
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,9 @@ def inherited_settings(study: Study, begin: Path | None, *, trust: bool = False)
     if other.name != wanted.sweep:
         raise ConfigError(f"{begin} holds the study {other.name}, but {wanted.sweep} is needed")
     if directory.record.finished is None:
-        raise ConfigError(f"{begin} is not finished: resume it with `rayfed-ssl sweep --resume {begin}`")
+        raise ConfigError(
+            f"{begin} is not finished: resume it with `rayfed-ssl sweep --resume {shlex.quote(str(begin))}`"
+        )
     for name in (*wanted.where, *wanted.take):
         if name not in other.space.names:
             raise ConfigError(f"{begin} does not vary {name!r}{nearest(name, other.space.names)}")
