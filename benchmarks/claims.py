@@ -199,7 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"{options.file} has no row {row!r}: choose from {', '.join(table)}")
     found = list(differences(table, options.row, options.baseline, options.seeds))
     for score, difference in found:
-        print(f"{score} {difference.text}, {difference.n} seeds")
+        asked = f" of {len(options.seeds)} that were asked for" if difference.n < len(options.seeds or ()) else ""
+        print(f"{score} {difference.text}, seeds: {difference.n}{asked}")
     if not found:
         parser.error("the rows have no score of one seed in common")
 

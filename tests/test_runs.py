@@ -443,7 +443,9 @@ def test_a_mistake_in_a_runs_configuration_names_its_file(copy: Path):
         assert second.startswith(f"{file}: evaluation.probe: input should be 'end' or 'every', got 'some'")
     file.write_text(text.replace("rounds: -3\n", "rounds: 2\n", 1).replace("name: local\n", "name: locally\n", 1))
     for overrides in ((), ("engine.executor=local",)):
-        with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: method: unknown method 'locally': did you mean"):
+        with pytest.raises(
+            ConfigError, match=f"^{re.escape(str(file))}: method: unknown method 'locally': did you mean"
+        ):
             record.config(*overrides)
 
 

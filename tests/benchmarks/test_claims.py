@@ -67,14 +67,16 @@ def test_the_command_prints_a_line_for_each_score(capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 11
     assert all(
-        re.fullmatch(r"(knn_\d+|linear) [+-]\d\.\d\d \[[+-]\d\.\d\d, [+-]\d\.\d\d\], 4 seeds", line) for line in lines
+        re.fullmatch(r"(knn_\d+|linear) [+-]\d\.\d\d \[[+-]\d\.\d\d, [+-]\d\.\d\d\], seeds: 4", line) for line in lines
     )
     flesd, simclr = (f"{system}, 2 classes a client" for system in ("FLESD", "FedSimCLR"))
     claims.main(["difference", "benchmark-cifar10", flesd, simclr, "--seeds", "0", "1", "2"])
     assert capsys.readouterr().out.splitlines() == [
-        "linear +2.56 [+0.60, +4.51], 3 seeds",
-        "knn +1.87 [+1.43, +2.30], 3 seeds",
+        "linear +2.56 [+0.60, +4.51], seeds: 3",
+        "knn +1.87 [+1.43, +2.30], seeds: 3",
     ]
+    claims.main(["difference", "benchmark-cifar10", flesd, simclr, "--seeds", "2", "9"])
+    assert all(line.endswith(", seeds: 1 of 2 that were asked for") for line in capsys.readouterr().out.splitlines())
     with pytest.raises(SystemExit):
         claims.main(["difference", "long-training", "FCL", "FedMoCO"])
     assert "has no row 'FedMoCO': choose from FedBYOL, " in capsys.readouterr().err

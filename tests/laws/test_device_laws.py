@@ -30,7 +30,7 @@ from rayfed_ssl.training.objective import StepOutput
 from tests.small_recipes import small
 
 DEFAULT = frozenset({"flesd"})
-"""What the default tier checks: recipes that train in ways of their own; the others are slow."""
+"""Recipes that the default tier checks; the others are slow."""
 
 FEDFOA_WAITS = 5
 """A trace, and for each of two other clients a matrix to the host and back: FedFoA's SVDs are computed there."""
@@ -81,7 +81,7 @@ def test_a_variant_obeys_the_laws_of_devices(variant_config: Callable[[str], Con
     check_device_laws(DeviceTrial(variant_config(variant)))
 
 
-@pytest.mark.parametrize("optimizer", [pytest.param("adamw", marks=pytest.mark.slow), "lars"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("lars", marks=pytest.mark.slow)])
 def test_a_learning_rate_for_each_step_obeys_the_laws_of_devices(optimizer: str):
     settings = [f"training.optimizer.name={optimizer}", "training.optimizer.schedule=warmup-cosine"]
     check_device_laws(DeviceTrial(toy_config(settings=settings)))

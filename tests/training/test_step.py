@@ -44,7 +44,7 @@ SETTINGS = {
     "rotation": ("model.projection_dim=null",),
 }
 
-SLOW = frozenset({"swav", "rotation", "deepcluster", "sgd", "adam", "adamw"})
+SLOW = frozenset({"swav", "rotation", "deepcluster", "sgd", "adam", "lars"})
 """Objectives and optimizers that the default tier leaves to the slow one."""
 
 
