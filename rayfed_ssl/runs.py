@@ -28,6 +28,7 @@ from rayfed_ssl.records.resuming import (
     check_schedule,
     config_to_resume,
     other_bits,
+    other_scoring,
     state_to_resume,
     write_rounds,
 )
@@ -197,7 +198,7 @@ def resume(
                 checkpoints.discard_after(record.checkpoints, last)
                 write_rounds(record, federation)
                 record.truncate(last, federation.public_entries())
-                for warning in other_bits(record, federation):
+                for warning in (*other_bits(record, federation), *other_scoring(record, federation)):
                     record.add_warning(warning)
                     observing.on_warning(warning.message)
                 return _run(federation, record, state, observing, running, until)

@@ -41,7 +41,7 @@ class Verification:
         rounds: Rounds that were compared.
         state_sha256: Digest after the last of them, computed here.
         differences: A line for each thing that differs, the first round first; none if all is equal.
-        reason: What on record explains other states; None where nothing does.
+        reason: What on record explains other states or scores; None where nothing does.
     """
 
     rounds: int
@@ -101,7 +101,9 @@ def verify_run(
     result = _run_again(federation, _DigestCheck(digests, record), max(digests), directory, observer, executor, ends)
     again = RunRecord.open(directory)
     if not result.differences:
-        return Verification(result.rounds, result.state_sha256, tuple(_other_contents(record, again, ends)))
+        scoring = [warning.message for warning in record.manifest.warnings if warning.kind == "scores"]
+        others = tuple(_other_contents(record, again, ends))
+        return Verification(result.rounds, result.state_sha256, others, "; ".join(scoring) or None)
     reason = why_bits_differ(record.manifest, again.manifest)
     return Verification(result.rounds, result.state_sha256, result.differences, reason)
 

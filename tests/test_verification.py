@@ -162,6 +162,18 @@ def test_a_run_that_was_extended_gives_the_same_bits_and_scores_again(words: str
     assert line.startswith("metrics.parquet: linear-flesd of client-0 in round 2 is 0.875 on record and ")
 
 
+def test_a_run_that_was_resumed_with_other_scoring_says_so(tiny: Tiny, tmp_path: Path):
+    run(tiny("local", "rounds=4", "evaluation.every=1"), tmp_path / "run", until=2)
+    observer = Warnings()
+    resume(tmp_path / "run", "evaluation.every=0", observer=observer, executor=LocalExecutor)
+    message = "rounds after 2 are scored with another evaluation.every than config.yaml has"
+    assert message in observer.lines
+    result = verified(tmp_path / "run", tmp_path)
+    assert all(" in round 3 is nothing on record and " in line for line in result.differences)
+    assert result.differences
+    assert result.reason == message
+
+
 def test_scores_that_a_run_did_not_have_are_computed(copy: Path, tmp_path: Path):
     def add(rows: list[dict[str, Any]]) -> None:
         rows.append(rows[0] | {"round": 1, "participant": "client-0", "name": "linear", "value": 0.99})

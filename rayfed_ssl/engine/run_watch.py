@@ -15,7 +15,7 @@ from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.evaluation.protocols import PSEUDO_R2, Linear
 from rayfed_ssl.method import Metrics
 
-Kind = Literal["collapse", "loss", "divergence", "probe", "start", "bits"]
+Kind = Literal["collapse", "loss", "divergence", "probe", "start", "bits", "scores"]
 
 COLLAPSED_STD = 0.02
 COLLAPSED_RANK = 1.5

@@ -122,6 +122,16 @@ def other_bits(record: RunRecord, federation: Federation) -> Iterator[RunWarning
             yield RunWarning("bits", record.last_round, message)
 
 
+def other_scoring(record: RunRecord, federation: Federation) -> Iterator[RunWarning]:
+    """Warn where rounds to come are scored by other settings than config.yaml names."""
+    before, after = (
+        config.evaluation.model_dump(mode="json") for config in (record.described_config(), federation.config)
+    )
+    if names := [f"evaluation.{name}" for name in after if after[name] != before[name]]:
+        message = f"rounds after {record.last_round} are scored with another {', '.join(names)} than config.yaml has"
+        yield RunWarning("scores", record.last_round, message)
+
+
 def write_rounds(record: RunRecord, federation: Federation) -> None:
     """Write the number of rounds into config.yaml, and what follows from it into the manifest; signs what is trusted."""
     config, rounds, manifest = record.described_config(), federation.config.rounds, record.manifest
