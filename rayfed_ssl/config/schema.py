@@ -140,6 +140,9 @@ def validate(tree: Mapping[str, Any], *, foreign: bool = False) -> Config:
     info = METHODS.get(str(method.get("name"))) if isinstance(method, Mapping) else None
     if info is not None and info.rounds is not None:
         prepared["rounds"] = info.rounds
+    for key, value in flatten(prepared).items():
+        if any("\udc80" <= letter <= "\udcff" for letter in f"{key}{value}"):  # Python's for a byte that is no UTF-8
+            raise ConfigError(f"{key}={value} is no UTF-8: rename it")
     try:
         config = Config.model_validate(prepared, context={"foreign": foreign})
     except ValidationError as error:

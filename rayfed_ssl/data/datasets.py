@@ -149,7 +149,9 @@ def _read(
 ) -> tuple[Split, Split, tuple[str, ...]]:
     train, test, classes = source.read()
     if test is None:
-        train, test = map(train.select, stratified_split(train.labels, test_fraction, seed))
+        train, test = _hold_out(train, test_fraction, seed)
+    elif (test.labels >= 0).any():
+        test = test.select(np.flatnonzero(test.labels >= 0))
     # Two seeds for two subsets: one seed would pick the same row numbers in both splits.
     train = train.select(random_rows(len(train.labels), limits[0], seed))
     if validation is not None:
@@ -218,7 +220,7 @@ def _key(root: Path, files: Sequence[Path], settings: dict[str, Any]) -> str:
     # The directory's own name counts, its place does not: a copy that keeps the times shares the store.
     place = str(root.parent)
     for file in map(str, files):
-        status = os.stat(file)
+        status = os.stat(file, follow_symlinks=os.path.exists(file))  # a link to nowhere is an unreadable picture
         digest.update(os.fsencode(f"\n{file.removeprefix(place)} {status.st_size} {status.st_mtime_ns}"))
     return digest.hexdigest()[:24]
 

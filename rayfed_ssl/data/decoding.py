@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rayfed_ssl.data.image_store import Block
-from rayfed_ssl.errors import reason
+from rayfed_ssl.errors import printable, reason
 from rayfed_ssl.reading import open_regular
 
 Picture = np.ndarray | bytes | Path
@@ -201,7 +201,7 @@ def _decoded(item: tuple[str, Picture], **settings: Any) -> np.ndarray | str:
     except Exception as error:  # PIL's plug-ins raise whatever their parsers meet, as SyntaxError or struct.error
         other_kind = f"not a picture of the kinds {', '.join(FORMATS)}"
         why = other_kind if isinstance(error, UnidentifiedImageError) else reason(error) or type(error).__name__
-        return f"{name} ({why})"
+        return printable(f"{name} ({why})")
 
 
 def _side(shape: tuple[int, ...]) -> str:

@@ -46,7 +46,8 @@ class Summary:
         seconds: Wall time of all rounds, evaluation not included.
         break_even: FLESD's Eq. 11, where representations are sent.
         starts: Scores in [0, 1] and diagnostics before round 1 by architecture.
-        warnings: What the run warned of while it went on, and whether its settings were changed since.
+        warnings: What the run warned of while it went on.
+        changed: That its settings were changed after it began; None where they were not.
         epsilon: What uploads have cost so far; None where they are not noised.
         virtual_seconds: Virtual time of the last round's end; None without a clock.
         wasted_bytes: Bytes of transfers that no server step used, by the clock's schedule; not in the ledger.
@@ -70,6 +71,7 @@ class Summary:
     break_even: BreakEven | None
     starts: dict[str, Metrics] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    changed: str | None = None
     epsilon: float | None = None
     virtual_seconds: float | None = None
     wasted_bytes: int = 0
@@ -170,12 +172,9 @@ def summarize(record: RunRecord) -> Summary:
     epsilons = by_round(record.metrics, "epsilon", "server")
     virtual, wasted = (by_round(record.metrics, name, "run") for name in ("virtual_seconds", "wasted_bytes"))
     last = rounds[-1].round if rounds else 0
-    warnings = [warning.message for warning in record.manifest.warnings]
+    changed = f"{record.directory / FILE} changed since this run began, so settings that it shows may be wrong"
+    # Whether a foreign method or objective follows the number of rounds is not known.
     foreign = any(isinstance(part, Foreign) for part in (config.method, config.objective, config.training.optimizer))
-    if not foreign and record.is_changed(config):  # whether a foreign one follows the number of rounds is not known
-        warnings.append(
-            f"{record.directory / FILE} changed since this run began, so settings that it shows may be wrong"
-        )
     by_kind: dict[tuple[str, str], int] = defaultdict(int)
     for row in record.ledger:
         by_kind[row["direction"], row["kind"]] += row["bytes"]
@@ -196,7 +195,8 @@ def summarize(record: RunRecord) -> Summary:
         curve=_curve(record),
         break_even=record.manifest.break_even,
         starts=record.manifest.starts,
-        warnings=tuple(warnings),
+        warnings=tuple(warning.message for warning in record.manifest.warnings),
+        changed=changed if not foreign and record.is_changed(config) else None,
         epsilon=fmean(epsilons[max(epsilons)]) if epsilons else None,
         virtual_seconds=fmean(virtual[max(virtual)]) if virtual else None,
         wasted_bytes=round(sum(map(fmean, wasted.values()))),

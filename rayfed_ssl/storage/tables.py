@@ -129,6 +129,8 @@ def _number(file: Path) -> int:
 def _read(file: Path, schema: pa.Schema, max_rows: int) -> pa.Table:
     try:
         return read_table(file, schema, max_rows=max_rows)
+    except PermissionError:
+        raise
     except DAMAGE as error:
         state = f"damaged ({reason(error)})" if file.exists() else "missing"
         raise ConfigError(f"{file} is {state}: restore it from a copy, or start a new run") from None

@@ -210,12 +210,33 @@ def test_samples_without_a_label_are_not_held_out(tmp_path, opened):
     assert (len(none.train), len(none.test)) == (2, 2)
 
 
+def test_test_samples_without_a_label_are_left_out(tmp_path, opened):
+    def write(file, labels, name="image"):
+        pictured = [{"bytes": png(pixels), "path": None} for pixels in pictures(len(labels), 6, 6, 3)]
+        pq.write_table(pa.table({name: pictured, "label": pa.array(labels, pa.int64())}), tmp_path / file)
+
+    write("train.parquet", [None] * 5 + [0, 1] * 5)
+    apart = opened("parquet", path=tmp_path, test_fraction=0.4)
+    assert sorted(apart.test.labels.tolist()) == [0, 0, 1, 1]
+    assert sorted(apart.train.labels.tolist()) == [-1] * 5 + [0] * 3 + [1] * 3
+    write("test.parquet", [None, 1, 0])
+    assert opened("parquet", path=tmp_path).test.labels.tolist() == [1, 0]
+    write("test.parquet", [1, 0], name="photo")
+    with pytest.raises(ValueError, match=r"test\.parquet has no column 'image', unlike the files beside it"):
+        opened("parquet", path=tmp_path)
+
+
 def test_a_folder_takes_names_that_are_no_utf8(tmp_path, opened):
     write_folder(tmp_path, [f"{directory}/{n}.png" for directory in ("a", os.fsdecode(b"b\xe9")) for n in range(5)])
     write_folder(tmp_path, [f"a/{os.fsdecode(bytes([0xFF]))}.png"])
     dataset = opened("folder", path=tmp_path)
     assert dataset.train.classes == ("a", "b\\xe9")
     assert len(dataset.train.labels) + len(dataset.test.labels) == 11
+    (tmp_path / "a" / os.fsdecode(b"torn\xff.png")).write_bytes(b"torn")
+    (tmp_path / "a" / "nowhere.png").symlink_to("/nowhere")
+    first, second = opened("folder", path=tmp_path, on_bad="skip").skipped
+    assert "nowhere.png (No such file or directory)" in first + second
+    assert "torn\\udcff.png (" in first + second
 
 
 def test_a_folder_with_splits_is_read_in_order(tmp_path, opened):

@@ -68,10 +68,10 @@ def test_a_partition_is_named_with_what_tells_it_from_others(tiny, partition: st
 def test_a_run_says_that_its_settings_were_changed_after_it(sweep: Path, tmp_path: Path) -> None:
     run = shutil.copytree(sweep / "flesd-0", tmp_path / "run")
     changed = f"{run}/config.yaml changed since this run began"
-    assert changed not in str(summarize(RunRecord.open(run)).warnings)
+    assert summarize(RunRecord.open(run)).changed is None
     text = (run / "config.yaml").read_text()
     for old, new in {"seed: 0": "seed: 1", "queue_size: 32": "queue_size: 16"}.items():
         (run / "config.yaml").write_text(text.replace(old, new))
-        assert changed in summarize(RunRecord.open(run)).warnings[-1]
+        assert changed in str(summarize(RunRecord.open(run)).changed)
     (run / "config.yaml").write_text(text.replace("every: 1", "every: 2"))  # a later evaluation may differ
-    assert changed not in str(summarize(RunRecord.open(run)).warnings)
+    assert summarize(RunRecord.open(run)).changed is None

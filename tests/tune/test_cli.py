@@ -295,6 +295,7 @@ ERRORS = {
         ["run", "{fedavg}", "data.test_limit=1"],
         "data.test_limit=1 is less than the 10 classes, so that accuracies would say nothing: set 10 or more",
     ),
+    "data that are no UTF-8": (["run", "{fedavg}", "data.path=p\udcff"], "data.path=p\\udcff is no UTF-8: rename it"),
     "place that is no UTF-8": (["run", "{fedavg}", "--out", "{binary}\udce9"], "\\udce9 is no UTF-8: name another"),
     "option": (["compare", "--sed", "3"], "no such option: --sed"),
     "no run": (["resume"], " resume --help"),

@@ -49,10 +49,6 @@ def compare(
             _print_groups(groups)
         else:
             _print_runs(summaries, target)
-        for summary in summaries:
-            starts = [] if by_seed else [summary.start_line()]
-            for line in filter(None, [*starts, *(f"warning: {warning}" for warning in summary.warnings)]):
-                echo(f"{summary.directory.name}: {line}")
         for line in remarks(summaries):
             echo(line)
         for remark in digest_notes(records):
@@ -122,6 +118,10 @@ def _print_runs(summaries: "Sequence[Summary]", target: float | None) -> None:
     }
     rows = [{key: text for key, text in row.items() if key not in absent} for row in rows]
     print_table(rows[0], [row.values() for row in rows])
+    for summary in summaries:
+        warnings = [f"warning: {warning}" for warning in summary.warnings]
+        for line in filter(None, [summary.start_line(), *warnings]):
+            echo(f"{summary.directory.name}: {line}")
 
 
 def _reaching(summary: "Summary", target: float | None) -> dict[str, str]:

@@ -44,10 +44,12 @@ def print_run(summary: Summary, verbose: bool = False) -> None:
 
 
 def remarks(summaries: Iterable[Summary]) -> list[str]:
-    """Say which runs' accuracies are not of the test set."""
+    """Say which runs' settings were changed since, and which accuracies are not of the test set."""
+    summaries = list(summaries)
+    changed = [f"warning: {summary.changed}" for summary in summaries if summary.changed]
     names = [summary.directory.name for summary in summaries if summary.config.data.validation is not None]
     held_out = "are of held-out training samples (data.validation), not of the test set"
-    return [f"accuracies of {', '.join(names)} {held_out}"] if names else []
+    return changed + ([f"accuracies of {', '.join(names)} {held_out}"] if names else [])
 
 
 def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str], verbose: bool) -> None:

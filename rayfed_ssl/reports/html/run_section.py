@@ -72,8 +72,8 @@ class RunSections:
     def _verdict(self) -> dict[str, Any]:
         """Judge the run, in a box if it is below its start; the run's own warning of that says no more."""
         text, below = verdict(self._summary, self._record.metrics), self._summary.is_below_start
-        said = {item.message for item in self._record.manifest.warnings if item.kind == "start" and text}
-        others = [message for message in self._summary.warnings if message not in said]
+        others = [item.message for item in self._record.manifest.warnings if item.kind != "start" or not text]
+        others += filter(None, [self._summary.changed])
         notices = [text] * below + [f"{message}." for message in others]
         return {"verdict": "" if below else text, "notices": tuple(f"Warning: {notice}" for notice in notices)}
 
