@@ -9,6 +9,15 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether text can be written; Python takes bytes of a command line or a path that are no UTF-8 as surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be run; each argument is a mistake, on a line of its own."""
 

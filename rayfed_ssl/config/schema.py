@@ -26,7 +26,7 @@ from rayfed_ssl.config.recipes import LENGTHS, SCALAR_MEANS, apply_override, fla
 from rayfed_ssl.config.sections import Clients, Clock, Data, Engine, Evaluation, ModelChoice, Training
 from rayfed_ssl.config.strict import explain, fields
 from rayfed_ssl.data.torch_datasets import keep
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, is_utf8
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.libraries import is_library
 
@@ -141,7 +141,7 @@ def validate(tree: Mapping[str, Any], *, foreign: bool = False) -> Config:
     if info is not None and info.rounds is not None:
         prepared["rounds"] = info.rounds
     for key, value in flatten(prepared).items():
-        if any("\udc80" <= letter <= "\udcff" for letter in f"{key}{value}"):  # Python's for a byte that is no UTF-8
+        if not is_utf8(f"{key}{value}"):
             raise ConfigError(f"{key}={value} is no UTF-8: rename it")
     try:
         config = Config.model_validate(prepared, context={"foreign": foreign})

@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 
 from filelock import FileLock, Timeout
 
-from rayfed_ssl.errors import BusyError, ConfigError
+from rayfed_ssl.errors import BusyError, ConfigError, is_utf8
 
 
 def refuse_used(directory: Path) -> None:
@@ -27,10 +27,8 @@ def refuse_used(directory: Path) -> None:
 
 def refuse_unwritable(directory: Path) -> None:
     """Raise a ConfigError for a directory in which nothing can be written, or whose name Ray does not take."""
-    try:
-        str(directory.absolute()).encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{directory} is no UTF-8: name another directory with --out") from None
+    if not is_utf8(str(directory.absolute())):
+        raise ConfigError(f"{directory} is no UTF-8: name another directory with --out")
     above = next(parent for parent in (directory, *directory.absolute().parents) if parent.exists())
     takes_files = above.is_dir() and os.access(above, os.W_OK)
     if not directory.exists():

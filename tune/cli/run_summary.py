@@ -1,6 +1,6 @@
 """What finished runs achieved and cost, in tables, for `run`, `resume`, `evaluate` and `compare`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.formats import percent, size
@@ -43,9 +43,8 @@ def print_run(summary: Summary, verbose: bool = False) -> None:
         console.print(line, soft_wrap=True)
 
 
-def remarks(summaries: Iterable[Summary]) -> list[str]:
+def remarks(summaries: Sequence[Summary]) -> list[str]:
     """Say which runs' settings were changed since, and which accuracies are not of the test set."""
-    summaries = list(summaries)
     changed = [f"warning: {summary.changed}" for summary in summaries if summary.changed]
     names = [summary.directory.name for summary in summaries if summary.config.data.validation is not None]
     held_out = "are of held-out training samples (data.validation), not of the test set"
