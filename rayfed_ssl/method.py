@@ -16,7 +16,7 @@ import torch
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.state_parts import Rule, all_with, model_weights
-from rayfed_ssl.training.step import Loss, Term, capturable
+from rayfed_ssl.training.step import Loss, Term
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, is_node
 from rayfed_ssl.validation import Validated
@@ -106,7 +106,6 @@ class Client:
         generator: Orders the samples and draws the views, on the device, seeded from (run seed, round, client).
         method_generator: For a method's own draws while it trains, so that samples and views stay those of other methods.
         terms: What a method adds to each step's loss in `train`.
-        captured: Whether a CUDA graph may replay its losses and terms; others are marked (docs/gpu.md).
     """
 
     id: int
@@ -117,7 +116,6 @@ class Client:
     generator: torch.Generator
     method_generator: torch.Generator
     terms: tuple[Term, ...] = ()
-    captured: bool = False
 
     @property
     def architecture(self) -> str:
@@ -138,10 +136,8 @@ class Client:
         Returns:
             Model and objective's state after training, and the losses of the first and the last epoch.
         """
-        terms = [capturable(term) for term in self.terms] if self.captured else self.terms
-        loss = capturable(loss) if self.captured and loss is not None else loss
         return self.task.train(
-            weights, self.architecture, self.data, self.generator, round=self.round, loss=loss, terms=terms
+            weights, self.architecture, self.data, self.generator, round=self.round, loss=loss, terms=self.terms
         )
 
 

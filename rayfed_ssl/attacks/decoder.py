@@ -13,12 +13,13 @@ Deviations:
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.attacks.attack import Attack, Finding, Pictures, Seen, Truth
@@ -29,8 +30,9 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.draws import draw
 from rayfed_ssl.models.decoder import Decoder, reconstruction_error
 from rayfed_ssl.seeds import seeded_globally
+from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.optimizers import Adam
-from rayfed_ssl.training.step import descend
+from rayfed_ssl.training.step import Training
 from rayfed_ssl.validation import Validated
 
 
@@ -77,9 +79,24 @@ class InverseNetwork(Attack, Validated):
         with seeded_globally(seen.seed, seen.task.device):
             inverse = Decoder(projections.shape[1], channels=pictures.shape[1], size=seen.task.size, width=self.width)
         inverse = inverse.to(seen.task.device)
-        descent = Adam(lr=self.lr, weight_decay=0).over(inverse.parameters())
-        random = seen.generator(5)
-        for _ in range(self.steps):
-            index = draw(torch.randint, len(pictures), (self.batch,), generator=random, device=seen.task.device)
-            descend(reconstruction_error(inverse(projections[index]), pictures[index]), descent)
+        training = Training(
+            loss=partial(_inversion_loss, seen.generator(5), projections, pictures),
+            model=inverse,
+            state=nn.Module(),
+            generators=(),
+            optimizers={"": Adam(lr=1.0, weight_decay=0)},
+        )
+        index = torch.empty(self.batch, dtype=torch.int64, device=seen.task.device)
+        with seen.task.running(training, [(self.lr, None)], self.steps) as run:
+            for _ in range(self.steps):
+                run.take(Batch(index, index, None, 0))
         return inverse.eval()
+
+
+def _inversion_loss(
+    random: torch.Generator, projections: Tensor, pictures: Tensor, inverse: Decoder, state: nn.Module, batch: Batch
+) -> StepOutput:
+    """Decode random projections, as many as a batch's index has."""
+    index = draw(torch.randint, len(pictures), (len(batch.index),), generator=random, device=pictures.device)
+    drawn = inverse(projections[index])
+    return StepOutput(reconstruction_error(drawn, pictures[index]), drawn)

@@ -5,6 +5,8 @@ its own to say the same, and attack that: the shadow model of He, Zhang, Lee, Mo
 Inference, 2019. Symbols: R representations [P, D], M = R R^T similarities [P, P] of the P public samples.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,6 +17,7 @@ from rayfed_ssl.method import sent_fields
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.optimizers import Adam
+from rayfed_ssl.training.task import Task
 
 EPOCHS, LR = 50, 1e-3
 
@@ -44,16 +47,19 @@ def attacked(seen: Seen) -> Model:
     assert seen.public is not None, "a method that speaks of public samples has some"
     model, known = seen.task.model(seen.received, seen.architecture), known.to(seen.task.device)
 
-    def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
-        _, projections = model(seen.task.plain(batch.images))
-        rows = F.normalize(projections.float(), dim=1)
-        if kind == "representations":
-            return StepOutput((rows - known[batch.index]).square().sum(1).mean(), projections)
-        return StepOutput((rows @ rows.T - known[batch.index][:, batch.index]).square().mean(), projections)
-
+    loss = partial(imitation_loss, seen.task, kind, known)
     batch = min(seen.task.batch, len(seen.public))
     seen.task.fit(model, seen.public, seen.generator(), loss=loss, epochs=EPOCHS, batch=batch, optimizer=Adam(lr=LR))
     return model.eval()
+
+
+def imitation_loss(task: Task, kind: str, known: Tensor, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
+    """Compare projections of public samples with what the client says of them, rows [P, p] or similarities [P, P]."""
+    _, projections = model(task.plain(batch.images))
+    rows = F.normalize(projections.float(), dim=1)
+    if kind == "representations":
+        return StepOutput((rows - known[batch.index]).square().sum(1).mean(), projections)
+    return StepOutput((rows @ rows.T - known[batch.index][:, batch.index]).square().mean(), projections)
 
 
 def target_kind(seen: Seen) -> str:

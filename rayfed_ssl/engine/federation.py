@@ -36,7 +36,6 @@ from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.knn import capped
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
-from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.privacy.protection import accounted, protected
 from rayfed_ssl.processor import check_process
@@ -281,9 +280,8 @@ class Federation:
                 )
                 method_seed = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
                 draws = generator(method_seed)
-                captured = any(info.captured for info in METHODS.values() if info.method is type(self.config.method))
                 task = self.task if epochs is None else replace(self.task, epochs=epochs)
-                client = Client(client_id, round, data, public, task, random, draws, captured=captured)
+                client = Client(client_id, round, data, public, task, random, draws)
                 previous = self.method.init_client(client) if state is None else state
                 upload, next_state, metrics = self.method.update_client(download, previous, client)
                 check_upload(upload, download)

@@ -19,6 +19,8 @@ from rayfed_ssl.models.pretrained import Start, published
 from rayfed_ssl.models.vit import VisionTransformer
 from rayfed_ssl.objectives import Supervised
 from rayfed_ssl.storage.saved_encoders import read_start
+from rayfed_ssl.training.captured import Captures
+from rayfed_ssl.training.graphs import CudaGraphs
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
@@ -56,6 +58,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         objective = replace(objective, num_classes=dataset.train.num_classes)
     device, views = _device(engine.device, engine.cpu), views_named(views_of(config, dataset))
     _set_up(device, engine.deterministic)
+    is_captured = device.type == "cuda" and engine.capture == "auto" and not isinstance(views.first, OwnView)
     task = Task(
         encoder=config.model.encoder,
         client_encoders=config.clients.models or (),
@@ -77,7 +80,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
             device, engine.precision, channels_last=engine.channels_last, compile=engine.compile
         ),
         seed=config.seed,
-        capture=engine.capture == "auto" and not isinstance(views.first, OwnView),
+        captures=Captures(CudaGraphs(device)) if is_captured else None,
     )
     for name in _architectures(task):
         blank = task.blank(name)  # an encoder that cannot take these images says so now, not in round 1

@@ -76,17 +76,18 @@ class Subject:
         task = self.task
         return extract_features(module, images, transform or task.plain, device=task.device, precision=task.precision)
 
-    def crop(self, images: Tensor, random: torch.Generator) -> Tensor:
-        """Draw a crop and a flip of each uint8 image, normalized as the encoder is used to: [B, C, S, S]."""
-        first = self.task.views.first
-        return augment(images, replace(PROBE_VIEW, mean=first.mean, std=first.std), random, size=self.task.size)
-
     @contextmanager
     def seeded(self) -> Iterator[torch.Generator]:
         """Fix torch's global generator, which dropout and fresh layers draw from, and give one for all other draws."""
         seed = derive_seed(self.seed, Purpose.EVALUATION)
         with seeded_globally(seed, self.task.device):
             yield generator(seed)
+
+
+def probe_view(task: Task, images: Tensor, random: torch.Generator) -> Tensor:
+    """Draw a crop and a flip of each uint8 image, normalized as encoders are used to: [B, C, S, S]."""
+    first = task.views.first
+    return augment(images, replace(PROBE_VIEW, mean=first.mean, std=first.std), random, size=task.size)
 
 
 def scores(name: str, last: float, best: float) -> Mapping[str, float]:

@@ -8,6 +8,7 @@ Symbols: N labeled samples, d feature width, K classes, B batch. Batch-norm uses
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -17,12 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.evaluation.evaluation_input import Subject
+from rayfed_ssl.evaluation.evaluation_input import Subject, probe_view
 from rayfed_ssl.evaluation.features import evaluating
 from rayfed_ssl.evaluation.linear_probe import Classifier
 from rayfed_ssl.training.batching import finite
-from rayfed_ssl.training.optimizers import OPTIMIZERS, Descent, Optimizer
-from rayfed_ssl.training.step import descend
+from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.optimizers import OPTIMIZERS, Optimizer
+from rayfed_ssl.training.step import Training
+from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +56,30 @@ class FineTuning(Classifier):
         if len(rows) < 2:
             raise ValueError(f"fine-tuning needs at least 2 labeled samples, got {len(rows)}: raise fraction")
         data = Shard.of(subject.train.images, rows.numpy(), subject.task.device, subject.train.labels)
+        assert data.labels is not None, "training samples have labels"
         with subject.seeded() as random:
             network = self.network(subject)
-            descents = self.descents(network)
+            training = Training(
+                loss=partial(self.loss, subject.task, random),
+                model=network,
+                state=nn.Module(),
+                generators=(random,),
+                optimizers=self.optimizers(),
+            )
+            parts = [part for part in torch.arange(len(data)).split(self.batch) if len(part) > 1]
+            rates = [(self.lr, None), (self._head_lr, None)]
             accuracies = []
-            for epoch in range(self.epochs):
-                for descent, rate in zip(descents, (self.lr, self._head_lr), strict=True):
-                    descent.lr = rate * self.factor(epoch)
-                loss = self._epoch(subject, network, descents, data, random)
-                finite(loss, f"epoch {epoch + 1} of {self.epochs} of fine-tuning", descents[0])
-                accuracies.append(accuracy_of(subject, network))
+            with subject.task.running(training, rates, self.epochs * len(parts)) as run:
+                for epoch in range(self.epochs):
+                    for descent, (rate, _) in zip(run.step.descents, rates, strict=True):
+                        descent.lr = rate * self.factor(epoch)
+                    (ordering,) = run.training.generators
+                    order = torch.randperm(len(data), generator=ordering).split(self.batch)
+                    for index, images in data.batches(order[: len(parts)]):
+                        run.take(Batch(images, index, data.labels[index], epoch))
+                    mean, _, _ = run.step.read()
+                    finite(mean, f"epoch {epoch + 1} of {self.epochs} of fine-tuning", run.step.descents[0])
+                    accuracies.append(accuracy_of(subject, run.training.model))
         return accuracies[-1], max(accuracies)
 
     def network(self, subject: Subject) -> nn.Sequential:
@@ -73,33 +90,21 @@ class FineTuning(Classifier):
         head = nn.Sequential(*hidden, nn.Linear(width, subject.train.num_classes)).to(subject.task.device)
         return nn.Sequential(body, head).train()
 
-    def descents(self, network: nn.Sequential) -> tuple[Descent, Descent]:
-        """Make the optimizers of encoder and classifier."""
+    def optimizers(self) -> dict[str, Optimizer]:
+        """Make the optimizers of encoder and classifier; learning rates are given to them later."""
         shared = {"weight_decay": self.weight_decay} | ({"momentum": self.momentum} if self.optimizer == "sgd" else {})
         kind: Callable[..., Optimizer] = OPTIMIZERS[self.optimizer]
-        encoder, head = (kind(lr=rate, **shared) for rate in (self.lr, self._head_lr))
-        return encoder.over(network[0].parameters()), head.over(network[1].parameters())
+        return {part: kind(lr=1.0, **shared) for part in ("0", "1")}
 
-    def _epoch(
-        self,
-        subject: Subject,
-        network: nn.Sequential,
-        descents: tuple[Descent, Descent],
-        data: Shard,
-        random: torch.Generator,
-    ) -> float:
-        """Train for one epoch, in place, and give the mean loss."""
-        assert data.labels is not None
-        total, count = torch.zeros((), device=subject.task.device), 0
-        parts = torch.randperm(len(data), generator=random).split(self.batch)
-        for index, images in data.batches([part for part in parts if len(part) > 1]):
-            view = subject.crop(images, random) if self.augment else subject.task.plain(images)
-            with subject.task.autocast():
-                scores = network(view)
-            loss = F.cross_entropy(scores.float(), data.labels[index])
-            descend(loss, *descents)
-            total, count = total + loss.detach() * len(index), count + len(index)
-        return float(total) / count
+    def loss(
+        self, task: Task, random: torch.Generator, network: nn.Module, state: nn.Module, batch: Batch
+    ) -> StepOutput:
+        """Cross entropy of one batch."""
+        view = probe_view(task, batch.images, random) if self.augment else task.plain(batch.images)
+        with task.autocast():
+            scores = network(view)
+        assert batch.labels is not None
+        return StepOutput(F.cross_entropy(scores.float(), batch.labels), scores)
 
 
 def accuracy_of(subject: Subject, network: nn.Module) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.label_subset import Choice, label_subset
-from rayfed_ssl.evaluation.evaluation_input import Subject, scores
+from rayfed_ssl.evaluation.evaluation_input import Subject, probe_view, scores
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
@@ -103,7 +103,9 @@ class Linear(LinearProbe, Protocol):
         random = generator(derive_seed(subject.seed, Purpose.EVALUATION))
 
         def cropped_features() -> Tensor:
-            return subject.extract(subject.encoder, subject.train.images, partial(subject.crop, random=random))
+            return subject.extract(
+                subject.encoder, subject.train.images, partial(probe_view, subject.task, random=random)
+            )
 
         train, test = subject.labels
         result = self.fit(

@@ -30,13 +30,11 @@ class MethodInfo:
         method: The class whose fields are the hyperparameters.
         summary: One line for `rayfed-ssl list methods`.
         rounds: The number of rounds that the name stands for, or None.
-        captured: Whether a CUDA graph may replay the losses and terms that it makes (docs/gpu.md).
     """
 
     method: type[Method]
     summary: str
     rounds: int | None = None
-    captured: bool = True
 
 
 METHODS: dict[str, MethodInfo] = {
@@ -59,7 +57,7 @@ METHODS: dict[str, MethodInfo] = {
         FedX, "FedAvg with SimCLR, relations and the global model distilled into clients (Han et al. 2022)"
     ),
     "fedu2": MethodInfo(FedU2, "spread representations uniformly, move where all clients agree (Liao et al. 2024)"),
-    "fedfoa": MethodInfo(FedFoA, "add others' correlations to any method's training (Liu et al. 2022)", captured=False),
+    "fedfoa": MethodInfo(FedFoA, "add others' correlations to any method's training (Liu et al. 2022)"),
     "fedsc": MethodInfo(FedSC, "FedAvg with spectral contrast on everybody's correlations (Jing et al. 2024)"),
     "fcl": MethodInfo(FCL, "FedAvg with MoCo on everybody's features and matched neighborhoods (Wu et al. 2022)"),
     "orchestra": MethodInfo(Orchestra, "average weights, and cluster clients' clusters (Lubana et al. 2022)"),

@@ -179,24 +179,33 @@ class FCL(fedavg.Averaging):
     def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         """Train f_q and f_k on Eq. 12, then encode encrypted images with f_k."""
         remote = torch.cat(download.features).to(client.task.device) if download.features else None
-        loss = partial(self.loss, client, remote) if self.fusion else None
+        generators = client.generator, client.method_generator
+        loss = partial(self.loss, client.task, generators, remote) if self.fusion else None
         upload, next_state, metrics = self.train(download.weights, state, client, loss=loss)
         trained = upload.weights | self.local_parts(next_state)
         features = self.encode_encrypted(trained, client) if self.fusion else None
         return Upload(upload.weights, upload.num_samples, features), next_state, metrics
 
-    def loss(self, client: Client, remote: Tensor | None, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
+    def loss(
+        self,
+        task: Task,
+        generators: tuple[torch.Generator, torch.Generator],
+        remote: Tensor | None,
+        model: Model,
+        state: nn.Module,
+        batch: Batch,
+    ) -> StepOutput:
         """L_contrast + lambda L_neigh of one batch (Eq. 12)."""
-        task, objective = client.task, client.task.objective
+        objective, (views, choices) = task.objective, generators
         assert isinstance(objective, moco.MoCo), "check refuses other objectives"
-        encoded = objective.encode(task, model, state, batch, client.generator)
+        encoded = objective.encode(task, model, state, batch, views)
         local = moco.queue_rows(state)
         others = local[:0] if remote is None else remote
         negatives = fused_negatives(local, others, self.negatives)
         contrast = moco.queue_contrast(encoded.queries, encoded.keys, negatives, objective.temperature)
         loss = contrast.sum() / len(batch.images)
         if self.neighborhood:
-            candidates = draw_candidates(local, others, client.method_generator)
+            candidates = draw_candidates(local, others, choices)
             directions = len(encoded.queries) / len(batch.images)
             loss = loss + self.neighborhood * directions * neighborhood_loss(
                 encoded.queries, candidates, self.neighbors, self.neighborhood_temperature

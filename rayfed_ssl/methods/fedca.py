@@ -46,6 +46,7 @@ from rayfed_ssl.method import (
     Model,
     Release,
     Server,
+    Shard,
     Task,
     Term,
     Weights,
@@ -227,7 +228,7 @@ class FedCA(fedavg.Averaging):
         aligned = download.aligned or state.aligned
         term = None if aligned is None else self.alignment(client, aligned)
         others = None if download.dictionary is None else download.dictionary.to(client.task.device)
-        loss = None if others is None else partial(self.contrast, client, others)
+        loss = None if others is None else partial(self.contrast, client.task, client.generator, others)
         upload, own, metrics = self.train(download.weights, state, client, loss=loss, term=term)
         if not self.dictionary:
             return Upload(upload.weights, upload.num_samples, None), ClientState(own, None, aligned), metrics
@@ -239,11 +240,19 @@ class FedCA(fedavg.Averaging):
         remembered = ensembled if self.ensembling else None
         return Upload(upload.weights, upload.num_samples, rows), ClientState(own, remembered, aligned), metrics
 
-    def contrast(self, client: Client, dictionary: Tensor, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
+    def contrast(
+        self,
+        task: Task,
+        generator: torch.Generator,
+        dictionary: Tensor,
+        model: Model,
+        state: nn.Module,
+        batch: Batch,
+    ) -> StepOutput:
         """Contrast two random views of each image, drawn and encoded as SimCLR does, with the dictionary besides."""
-        task, objective = client.task, client.task.objective
+        objective = task.objective
         assert isinstance(objective, SimCLR), "check refuses other objectives"
-        projections = objective.project(task, model, batch.images, client.generator)
+        projections = objective.project(task, model, batch.images, generator)
         first, second = F.normalize(projections, dim=1).chunk(2)
         return StepOutput(
             dictionary_contrast(first, second, dictionary, objective.temperature), projections.chunk(2)[0]
@@ -251,17 +260,25 @@ class FedCA(fedavg.Averaging):
 
     def alignment(self, client: Client, aligned: Aligned) -> Term:
         """Make beta loss_align on a random D_sub of D_align, which is added to each step's loss (Eq. 14)."""
-        task, public = client.task, client.public
-        assert public is not None, "the engine refuses to start FedCA's alignment without public data"
-        targets = aligned.features.to(task.device), aligned.projections.to(task.device)
+        task = client.task
+        assert client.public is not None, "the engine refuses to start FedCA's alignment without public data"
+        targets = Aligned(aligned.features.to(task.device), aligned.projections.to(task.device))
+        return partial(self.alignment_term, task, client.public, client.method_generator, targets)
 
-        def term(model: Model, projections: Tensor) -> Tensor:
-            index, images = public.draw_samples(task.batch, client.method_generator)
-            with unrecorded(model), task.autocast():
-                h, z = model(task.plain(images))
-            return self.beta * alignment_loss(h, z, (targets[0][index], targets[1][index]))
-
-        return term
+    def alignment_term(
+        self,
+        task: Task,
+        public: Shard,
+        generator: torch.Generator,
+        targets: Aligned,
+        model: Model,
+        projections: Tensor,
+    ) -> Tensor:
+        """Compute beta loss_align of one D_sub."""
+        index, images = public.draw_samples(task.batch, generator)
+        with unrecorded(model), task.autocast():
+            h, z = model(task.plain(images))
+        return self.beta * alignment_loss(h, z, (targets.features[index], targets.projections[index]))
 
     def local_parts(self, state: ClientState | fedavg.ClientState | Empty) -> Weights:
         """Find what FedAvg keeps."""

@@ -8,6 +8,7 @@ Deviations: FLESD's code adds mu ||w - w^t||^2 where the paper has mu / 2; `conv
 paper's variable number of local epochs is not simulated.
 """
 
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -42,5 +43,8 @@ class FedProx(Averaging):
         if self.mu == 0:
             return None
         reference = {name: value.to(client.task.device) for name, value in download.weights.items()}
-        strength = self.mu if self.convention == "flesd" else self.mu / 2
-        return lambda model, projections: proximal_term(model, reference, strength)
+        return partial(self.held_near, reference)
+
+    def held_near(self, reference: Weights, model: Model, projections: Tensor) -> Tensor:
+        """Compute the proximal term."""
+        return proximal_term(model, reference, self.mu if self.convention == "flesd" else self.mu / 2)

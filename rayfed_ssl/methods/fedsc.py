@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.aggregation.compression import symmetric, upper_triangle
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
-from rayfed_ssl.draws import draw
+from rayfed_ssl.draws import draw, move
 from rayfed_ssl.method import Client, Metrics, Model, Release, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import spectral
@@ -86,9 +86,9 @@ def own_share(round: int, rounds: int, first: float, last: float) -> float:
     return first - (first - last) * (round - 1) / rounds
 
 
-def contrast(own: Tensor, others: Tensor, share: float) -> Tensor:
-    """Alpha ||R_B||^2 + 2 (1 - alpha) <R_B, R_-k> for symmetric [p, p]; a scalar."""
-    return share * own.square().sum() + 2 * (1 - share) * (own * others).sum()
+def contrast(own: Tensor, others: Tensor, weights: Tensor) -> Tensor:
+    """Alpha ||R_B||^2 + 2 (1 - alpha) <R_B, R_-k> for symmetric [p, p] and weights alpha, 2 (1 - alpha), [2]; a scalar."""
+    return weights[0] * own.square().sum() + weights[1] * (own * others).sum()
 
 
 @pydantic_dataclass(frozen=True, kw_only=True)
@@ -140,17 +140,25 @@ class FedSC(fedavg.Averaging):
         if download.others is not None:
             others = symmetric(download.others).to(client.task.device)
             share = own_share(client.round, client.task.rounds, self.alpha_first, self.alpha_last)
-            loss = partial(self.loss, client, others, share)
+            weights = move(torch.tensor([share, 2 * (1 - share)]), others.device)
+            loss = partial(self.loss, client.task, client.generator, others, weights)
         upload, next_state, metrics = self.train(download.weights, state, client, loss=loss)
         return Upload(upload.weights, upload.num_samples, correlation), next_state, metrics
 
     def loss(
-        self, client: Client, others: Tensor, share: float, model: Model, state: nn.Module, batch: Batch
+        self,
+        task: Task,
+        generator: torch.Generator,
+        others: Tensor,
+        weights: Tensor,
+        model: Model,
+        state: nn.Module,
+        batch: Batch,
     ) -> StepOutput:
         """-2 E[z^T z'] + alpha_t ||R_B||^2 + 2 (1 - alpha_t) <R_B, R_-k> of one batch."""
-        views, projections = _objective(client.task).embed(client.task, model, batch.images, client.generator)
+        views, projections = _objective(task).embed(task, model, batch.images, generator)
         own = spectral.correlation(*views)
-        return StepOutput(spectral.attraction(*views) + contrast(own, others, share), projections)
+        return StepOutput(spectral.attraction(*views) + contrast(own, others, weights), projections)
 
     @torch.no_grad()
     def correlation(self, weights: Weights, client: Client) -> Tensor:

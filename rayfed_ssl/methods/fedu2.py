@@ -163,15 +163,15 @@ class FedU2(Averaging):
         """Make FUR on each step's projections of first views."""
         if self.uniformity == 0:
             return None
-        normal = partial(draw, torch.randn, generator=client.method_generator, device=client.task.device)
+        return partial(self.spread, client.method_generator)
 
-        def term(model: Model, projections: Tensor) -> Tensor:
-            num, width = projections.shape
-            uniform, points = (F.normalize(normal(count, width), dim=1) for count in (num, self.tangent_points))
-            directions = normal(self.tangent_points, self.directions, width)
-            return self.uniformity * uniformity_loss(F.normalize(projections, dim=1), uniform, points, directions)
-
-        return term
+    def spread(self, generator: torch.Generator, model: Model, projections: Tensor) -> Tensor:
+        """Compute FUR of projections [B, p], times its strength."""
+        normal = partial(draw, torch.randn, generator=generator, device=projections.device)
+        num, width = projections.shape
+        uniform, points = (F.normalize(normal(count, width), dim=1) for count in (num, self.tangent_points))
+        directions = normal(self.tangent_points, self.directions, width)
+        return self.uniformity * uniformity_loss(F.normalize(projections, dim=1), uniform, points, directions)
 
     def aggregate(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:
         """EUA; reports ||sum_k lambda_k d_k||, 1 where all clients go one way and 0 where no direction suits all."""

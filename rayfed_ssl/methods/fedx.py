@@ -17,6 +17,7 @@ Deviations:
 - The mean is weighted by samples. The code divides by the samples of absent clients too: right only if all take part.
 """
 
+import dataclasses
 import math
 from functools import partial
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.method import Client, Metrics, Model, Task
+from rayfed_ssl.method import Client, Metrics, Model, Shard, Task
 from rayfed_ssl.methods.fedavg import Averaging, Download, Upload
 from rayfed_ssl.objectives.fedx import FedXObjective
 from rayfed_ssl.objectives.simclr import nt_xent
@@ -59,11 +60,19 @@ def relational_loss(
     return (first_loss + second_loss) / 2
 
 
-def random_anchors(client: Client, choices: torch.Generator) -> Tensor:
-    """Draw one view each of B random samples of a client, or of all if there are fewer; `choices` says of which."""
-    task = client.task
-    _, images = client.data.draw_samples(task.batch, choices)
-    return task.augment(images, task.views.first, client.method_generator)
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """Generators of a client's training: of its views, of the choice of anchors, of anchors' views."""
+
+    views: torch.Generator
+    choices: torch.Generator
+    anchors: torch.Generator
+
+
+def random_anchors(task: Task, data: Shard, draws: Draws) -> Tensor:
+    """Draw one view each of B random samples of a client, or of all if there are fewer."""
+    _, images = data.draw_samples(task.batch, draws.choices)
+    return task.augment(images, task.views.first, draws.anchors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,23 +100,25 @@ class FedX(Averaging):
             return super().update_client(download, state, client)
         teacher = client.task.model(download.weights | self.local_parts(state)).eval().requires_grad_(False)
         choices = generator(int(torch.randint(2**62, (), generator=client.method_generator)))
-        loss = partial(self.distil, client, teacher, choices)
+        draws = Draws(client.generator, choices, client.method_generator)
+        loss = partial(self.distil, client.task, client.data, draws, teacher)
         return self.train(download.weights, state, client, loss=loss)
 
     def distil(
         self,
-        client: Client,
+        task: Task,
+        data: Shard,
+        draws: Draws,
         teacher: Model,
-        choices: torch.Generator,
         model: Model,
         state: nn.Module,
         batch: Batch,
     ) -> StepOutput:
         """Compute L; two views of each sample and one of each anchor pass the client's network in one batch (code)."""
-        task, objective, num = client.task, _objective(client.task), len(batch.images)
-        views = task.stacked_views(batch.images, client.generator)
+        objective, num = _objective(task), len(batch.images)
+        views = task.stacked_views(batch.images, draws.views)
         if self.local_relation or self.global_relation:
-            views = torch.cat([views, random_anchors(client, choices)])
+            views = torch.cat([views, random_anchors(task, data, draws)])
         with task.autocast():
             _, projections = model(views)
             predictions = model.part("predictor")(projections[: 2 * num]).float()

@@ -21,12 +21,13 @@ Deviations, each a field where there is a choice:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as pydantic_dataclass
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation import compression
@@ -47,11 +48,10 @@ from rayfed_ssl.method import (
 )
 from rayfed_ssl.methods.local_only import ClientState, own_encoders
 from rayfed_ssl.objectives.moco import KeyQueue
-from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.context import update_momentum
+from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.state_parts import is_state
-from rayfed_ssl.training.step import descend
 from rayfed_ssl.trees import frozen, tensor_mean
 from rayfed_ssl.validation import UnitInterval
 
@@ -115,6 +115,16 @@ def target_probabilities(ensembled: Tensor, queries: Tensor, anchors: Tensor) ->
 def distillation_loss(target: Tensor, log_student: Tensor) -> Tensor:
     """Mean Kullback-Leibler divergence KL(p^i || q^i) over the queries (Eq. 9), both [B, m]."""
     return F.kl_div(log_student, target, reduction="batchmean")
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What the student learns from: its slow copy, M, and the anchors with the samples that they are of."""
+
+    momentum: Model
+    ensembled: Tensor
+    queue: KeyQueue
+    samples: KeyQueue
 
 
 @pydantic_dataclass(frozen=True, kw_only=True)
@@ -251,31 +261,47 @@ class FLESD(Method):
         size = check_public(len(public), self.queue_size, batch)
         queue = KeyQueue.random(size, student.projection_dim, generator, task.device)
         samples = KeyQueue(torch.zeros(size, dtype=torch.int64, device=task.device))
-        descent = Adam(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
-        losses, num_steps, enqueued = [], 0, 0
-        for epoch in range(self.distil_epochs):
-            enqueued = 0 if self.refill == "epoch" else enqueued
-            total, count = torch.zeros((), device=task.device), 0
-            order = torch.randperm(len(public), generator=generator)
-            order = order[: len(order) // batch * batch]
-            for index, images in public.batches(order.split(batch)):
-                with task.autocast():
-                    _, projections = student(task.augment(images, task.views.first, generator))
-                queries = F.normalize(projections.float(), dim=1)
-                update_momentum(momentum, student, self.momentum)  # Eq. 10
-                with torch.no_grad(), task.autocast():
-                    _, projections = momentum(task.augment(images, task.views.second, generator))
-                queue.enqueue(F.normalize(projections.float(), dim=1))
-                samples.enqueue(index)
-                enqueued += len(index)
-                if enqueued <= size:
-                    continue
-                loss = self.loss(ensembled, queries, index, queue.rows, samples.rows)
-                descend(loss, descent)
-                total, count, num_steps = total + loss.detach(), count + 1, num_steps + 1
-            if count:
-                losses.append(finite(float(total) / count, f"distillation epoch {epoch + 1}", descent))
-        return {"distil_loss_first": losses[0], "distil_loss": losses[-1], "distil_steps": num_steps}
+        num_batches = len(public) // batch
+
+        def teaches(epoch: int, place: int) -> bool:
+            return (place + 1 + (0 if self.refill == "epoch" else epoch * num_batches)) * batch > size
+
+        metrics = task.fit(
+            student,
+            public,
+            generator,
+            loss=partial(self.step, task, generator, Teacher(momentum, ensembled, queue, samples)),
+            epochs=self.distil_epochs,
+            batch=batch,
+            drop_last=True,
+            optimizer=Adam(lr=self.distil_lr, weight_decay=self.distil_weight_decay),
+            phase=teaches,
+        )
+        taught = sum(teaches(epoch, place) for epoch in range(self.distil_epochs) for place in range(num_batches))
+        return {"distil_loss_first": metrics["loss_first"], "distil_loss": metrics["loss"], "distil_steps": taught}
+
+    def step(
+        self,
+        task: Task,
+        generator: torch.Generator,
+        teacher: Teacher,
+        student: Model,
+        state: nn.Module,
+        batch: Batch,
+    ) -> StepOutput | None:
+        """Encode two views, move the slow copy, enqueue its anchors; the loss, or None while the queue is refilled."""
+        with task.autocast():
+            _, projections = student(task.augment(batch.images, task.views.first, generator))
+        queries = F.normalize(projections.float(), dim=1)
+        update_momentum(teacher.momentum, student, self.momentum)  # Eq. 10
+        with torch.no_grad(), task.autocast():
+            _, anchors = teacher.momentum(task.augment(batch.images, task.views.second, generator))
+        teacher.queue.enqueue(F.normalize(anchors.float(), dim=1))
+        teacher.samples.enqueue(batch.index)
+        if not batch.phase:
+            return None
+        loss = self.loss(teacher.ensembled, queries, batch.index, teacher.queue.rows, teacher.samples.rows)
+        return StepOutput(loss, projections)
 
     def loss(self, ensembled: Tensor, queries: Tensor, index: Tensor, anchors: Tensor, samples: Tensor) -> Tensor:
         """Distillation loss of one batch against the queue (Eq. 7-9): anchors [m, D], and which sample each is of, [m]."""

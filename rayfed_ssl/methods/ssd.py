@@ -105,13 +105,21 @@ class SSD(Averaging):
     def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
         """E_local epochs from the global weights on L."""
         stretch = scales(client.id, _width(client.task), self.share, self.scale).to(client.task.device)
-        loss = partial(self.loss, client, stretch)
+        loss = partial(self.loss, client.task, client.generator, stretch)
         return self.train(download.weights, state, client, loss=loss)
 
-    def loss(self, client: Client, stretch: Tensor, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
+    def loss(
+        self,
+        task: Task,
+        generator: torch.Generator,
+        stretch: Tensor,
+        model: Model,
+        state: nn.Module,
+        batch: Batch,
+    ) -> StepOutput:
         """L of one batch."""
-        objective = _objective(client.task)
-        views = objective.embed(client.task, model, batch.images, client.generator)
+        objective = _objective(task)
+        views = objective.embed(task, model, batch.images, generator)
         loss = objective.value(views.units)
         if self.gamma:
             terms = [separation(units, stretch) for units in views.units]

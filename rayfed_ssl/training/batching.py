@@ -27,11 +27,6 @@ def batches(
     Raises:
         ValueError: There are too few samples.
     """
-    if num_samples < 2:
-        raise ValueError(
-            f"a client needs at least 2 samples to train, got {num_samples}: lower clients.number, raise "
-            "partition.alpha, take another partition or another seed"
-        )
     batch, num = min(wanted, num_samples), num_batches(num_samples, wanted, drop_last=drop_last)
     return lambda: list(torch.randperm(num_samples, generator=generator).split(batch)[:num])
 
@@ -40,7 +35,15 @@ def num_batches(num_samples: int, wanted: int, *, drop_last: bool) -> int:
     """Count the batches of an epoch as `batches` makes them.
 
     One sample has no negatives and no batch statistics, so a last batch of one is left out.
+
+    Raises:
+        ValueError: There are too few samples.
     """
+    if num_samples < 2:
+        raise ValueError(
+            f"a client needs at least 2 samples to train, got {num_samples}: lower clients.number, raise "
+            "partition.alpha, take another partition or another seed"
+        )
     full, rest = divmod(num_samples, min(wanted, num_samples))
     return full + (rest > 1 and not drop_last)
 

@@ -1,7 +1,9 @@
 """How the models of a run are made: architectures, heads, and the weights that everybody starts from."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -31,6 +33,7 @@ class ModelFactory(Context):
         objective: What clients minimize locally; it has heads of its own.
         seed: The run's seed, for the initial weights only.
         read_start: Gives the encoder that everybody starts from in place of random weights, which heads have all the same.
+        idle: Models that are lent by `borrowed` and are not in use, with what they were made of.
     """
 
     encoder: str
@@ -40,6 +43,7 @@ class ModelFactory(Context):
     objective: Objective
     seed: int
     read_start: Callable[[], Start] | None = None
+    idle: list[tuple[Hashable, Model]] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def start(self) -> Start | None:
@@ -75,7 +79,22 @@ class ModelFactory(Context):
         An objective's state among the weights is not looked at; trained parts that are missing start as everybody's do.
         """
         name = architecture or self.encoder
-        model = self.blank(name)
+        model = self._load(self.blank(name), weights, name)
+        return prepare(model, self.precision, self.device).train()
+
+    @contextmanager
+    def borrowed(self, weights: Weights, architecture: str) -> Iterator[Model]:
+        """Lend a model as `model` makes it, which is lent again after the block: making one takes as long as a few steps."""
+        made_of = (architecture, self.device, self.precision, self.objective, self.projection_dim)
+        place = next((i for i, (other, _) in enumerate(self.idle) if other == made_of), None)
+        if place is None:
+            model = self.model(weights, architecture)
+        else:
+            model = self._load(self.idle.pop(place)[1], weights, architecture).train()
+        yield model
+        self.idle.append((made_of, model))
+
+    def _load(self, model: Model, weights: Weights, name: str) -> Model:
         held = model_weights(weights)
         if len(held) < len(model.state_dict()):
             encoder = {key for key in model.state_dict() if key.startswith("encoder.")}
@@ -85,14 +104,12 @@ class ModelFactory(Context):
             model.load_state_dict(held)
         except RuntimeError as error:
             raise CheckpointError(f"these weights are not a {name}'s ({reason(error)}): take other ones") from None
-        return prepare(model, self.precision, self.device).train()
+        return model
 
     def twin(self, model: Model) -> Model:
         """Copy a model's encoder and projector, in training mode and without gradients."""
-        body = self.blank(model.architecture)
-        twin = Model(body.encoder, body.projector, body.projection_dim, architecture=model.architecture)
-        held = {name: value for name, value in model.state_dict().items() if name in twin.state_dict()}
-        twin.load_state_dict(held)
+        encoder, projector = copy.deepcopy((model.encoder, model.projector))
+        twin = Model(encoder, projector, model.projection_dim, architecture=model.architecture)
         return prepare(twin, self.precision, self.device).train().requires_grad_(False)
 
     def shared_width(self, method: str) -> int:

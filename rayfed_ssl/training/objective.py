@@ -39,12 +39,14 @@ class Batch:
         index: Positions in the shard, int64 [B].
         labels: int64 [B] where the objective needs them.
         epoch: Local epochs that a client which never missed a round has done before this one, from 0.
+        phase: What the step does, as `Objective.phase` or the training names it.
     """
 
     images: Tensor
     index: Tensor
     labels: Tensor | None
     epoch: int
+    phase: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ class Objective(Validated, ABC):
         follows_rounds: Whether a step depends on the number of rounds, `context.rounds`: such a run cannot be made longer.
         joins: What of its loss joins samples, so that a single one has no loss of its own (docs/privacy-budget.md).
         belongs_to: The only method that can train on it, or None.
-        capturable: Whether a CUDA graph may replay its steps: then `loss` and `finish_step` read and write tensors in place
-            and nothing else, and `phase` names what depends on the epoch.
+
+    `loss` and `finish_step` read and write tensors, in place, and nothing else, and `phase` names what depends on the epoch:
+    a GPU captures a step and replays it (docs/gpu.md).
     """
 
     needs_labels: ClassVar[bool] = False
@@ -90,7 +93,6 @@ class Objective(Validated, ABC):
     follows_rounds: ClassVar[bool] = False
     joins: ClassVar[str] = "its loss is not written as a sum over samples"
     belongs_to: ClassVar[str | None] = None
-    capturable: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -217,10 +217,22 @@ class Descent:
     """
 
     def __init__(self, settings: Optimizer, parameters: Iterable[Parameter], rates: Tensor | None = None) -> None:
-        self.lr = settings.lr
-        self._next_rate = None if rates is None else iter(rates.unbind()).__next__
         self._settings = settings
         self._tracks: dict[Parameter, Track | None] = dict.fromkeys(parameters)
+        self.restart(settings.lr, rates)
+
+    @torch.no_grad()
+    def restart(self, lr: float, rates: Tensor | None = None) -> None:
+        """Go back to before the first step: moments and ages are zeros again, where they are; `rates` as of the class."""
+        self.lr = lr
+        self._next_rate = None if rates is None else iter(rates.unbind()).__next__
+        if zeros := [zero for track in self._tracks.values() if track for zero in (*track.moments, track.age)]:
+            torch._foreach_zero_(zeros)
+
+    def allocate(self) -> None:
+        """Make the moments of all parameters that want gradients now and not in their first step."""
+        for parameter in self.parameters:
+            self._track(parameter)
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -231,15 +243,30 @@ class Descent:
     def step(self, gradients: Mapping[Parameter, Tensor]) -> None:
         """Move every parameter that has a gradient; fused kernels do so in one pass over memory."""
         moving, directions = [], []
-        for parameter, known in self._tracks.items():
+        for parameter in self._tracks:
             if (gradient := gradients.get(parameter)) is not None:
-                track = self._tracks[parameter] = known or Track.of(parameter, self._settings.moments)
-                moving.append(track)
+                moving.append(track := self._track(parameter))
                 directions.append(track.laid_out(gradient))
         if moving:
-            lr = self.lr if self._next_rate is None else host_value(self._next_rate, moving[0].values.device)
+            lr = self._rate(moving[0].values.device)
             torch._foreach_add_([track.age for track in moving], 1)
             self._settings.move(lr, moving, directions)
+
+    def _track(self, parameter: Parameter) -> Track:
+        track = self._tracks[parameter] = self._tracks[parameter] or Track.of(parameter, self._settings.moments)
+        return track
+
+    def _rate(self, device: torch.device) -> float | Tensor:
+        """Give the learning rate; accelerators read it from memory, so that a captured step can have another one."""
+        if self._next_rate is None and device.type == "cpu":
+            return self.lr
+        return host_value(self._cuda_rate if device.type == "cuda" else self._host_rate, device)
+
+    def _host_rate(self) -> Tensor:
+        return torch.tensor(self.lr, dtype=torch.float64) if self._next_rate is None else self._next_rate()
+
+    def _cuda_rate(self) -> Tensor:
+        return self._host_rate().float()  # what CUDA's fused kernels take
 
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "lars": LARS, "sgd": SGD}

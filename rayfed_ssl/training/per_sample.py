@@ -14,7 +14,6 @@ from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Batch, PerSample, StepOutput
-from rayfed_ssl.training.step import Loss
 
 CHUNK = 16
 """Samples whose gradients are held at once, each as large as the model."""
@@ -70,19 +69,23 @@ class SampleNoise:
     noise: float
     generator: torch.Generator
 
-    def loss(self, context: Context, objective: PerSample, views: torch.Generator) -> Loss:
-        """Make a loss with the value of the objective's, whose gradient is (sum of clipped gradients + noise of z C) / B."""
-
-        def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
-            inputs, size = objective.inputs(context, batch, views), len(batch.index)
-            sums, total = clipped_gradients(context, objective, model, inputs, self.clip)
-            linear = torch.zeros((), device=context.device)
-            for name, parameter in model.named_parameters():
-                if name in sums:
-                    noise = draw(torch.randn, parameter.shape, generator=self.generator, device=context.device)
-                    gradient = (sums[name] + self.noise * self.clip * noise) / size
-                    linear = linear + (parameter * gradient).sum()
-            value = linear + (total / size - linear).detach()
-            return StepOutput(value, torch.zeros(size, model.projection_dim, device=context.device))
-
-        return loss
+    def loss(
+        self,
+        context: Context,
+        objective: PerSample,
+        views: torch.Generator,
+        model: Model,
+        state: nn.Module,
+        batch: Batch,
+    ) -> StepOutput:
+        """Give the value of the objective's loss with the gradient (sum of clipped gradients + noise of z C) / B."""
+        inputs, size = objective.inputs(context, batch, views), len(batch.index)
+        sums, total = clipped_gradients(context, objective, model, inputs, self.clip)
+        linear = torch.zeros((), device=context.device)
+        for name, parameter in model.named_parameters():
+            if name in sums:
+                noise = draw(torch.randn, parameter.shape, generator=self.generator, device=context.device)
+                gradient = (sums[name] + self.noise * self.clip * noise) / size
+                linear = linear + (parameter * gradient).sum()
+        value = linear + (total / size - linear).detach()
+        return StepOutput(value, torch.zeros(size, model.projection_dim, device=context.device))

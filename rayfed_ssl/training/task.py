@@ -1,8 +1,9 @@
 """What every participant of a run knows: models, views, local training, device. It holds no data and no state."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,21 +14,13 @@ from torch.nn import functional as F
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.batching import batches, finite, norm, num_batches, spread
+from rayfed_ssl.training.captured import Captures, DeviceRunner, Run
+from rayfed_ssl.training.graphs import own_stream
 from rayfed_ssl.training.model_factory import ModelFactory
 from rayfed_ssl.training.objective import Batch, PerSample, StepOutput, check_loss
 from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.per_sample import SampleNoise
-from rayfed_ssl.training.step import (
-    CAPTURE_FAILURES,
-    Loss,
-    Runner,
-    Term,
-    TrainingStep,
-    capturable,
-    capture_cuda,
-    device_runner,
-    own_stream,
-)
+from rayfed_ssl.training.step import Loss, Rates, Term, Training, TrainingStep
 from rayfed_ssl.trees import Weights, frozen
 
 HEALTH_SAMPLES = 64
@@ -42,13 +35,13 @@ class Task(ModelFactory):
         optimizer: How clients minimize the objective; made anew for every local training, as in FLESD's code.
         schedule_rounds: Rounds that a schedule spans, of which later ones repeat the last; None means all.
         sample_noise: How gradients of `train` hide single samples, or None.
-        capture: Whether steps on a CUDA device are captured once and replayed, where they can be.
+        captures: Captures steps once in this process and replays them, where they can be captured; None for eager steps.
     """
 
     optimizer: Optimizer
     schedule_rounds: int | None = None
     sample_noise: SampleNoise | None = None
-    capture: bool = False
+    captures: Captures | None = field(default=None, compare=False, repr=False)
 
     def train(
         self,
@@ -75,17 +68,17 @@ class Task(ModelFactory):
         Returns:
             The state after training, frozen on the CPU, and the metrics of `fit`.
         """
-        model = self.model(weights, architecture)
-        state = self.objective.start(self, model, data, generator)
-        fresh = state.state_dict()
-        state.load_state_dict({name: value for name, value in weights.items() if name in fresh}, strict=False)
-        if self.sample_noise is not None:
-            assert isinstance(self.objective, PerSample), "privacy.level=sample refuses others"
-            assert loss is None, "privacy.level=sample refuses methods that change the loss"
-            assert not terms, "and those that add to it"
-            loss = self.sample_noise.loss(self, self.objective, generator)
-        metrics = self.fit(model, data, generator, round=round, state=state, loss=loss, terms=terms)
-        return frozen(model.state_dict() | state.state_dict()), metrics
+        with self.borrowed(weights, architecture) as model:
+            state = self.objective.start(self, model, data, generator)
+            fresh = state.state_dict()
+            state.load_state_dict({name: value for name, value in weights.items() if name in fresh}, strict=False)
+            if self.sample_noise is not None:
+                assert isinstance(self.objective, PerSample), "privacy.level=sample refuses others"
+                assert loss is None, "privacy.level=sample refuses methods that change the loss"
+                assert not terms, "and those that add to it"
+                loss = partial(self.sample_noise.loss, self, self.objective, generator)
+            metrics = self.fit(model, data, generator, round=round, state=state, loss=loss, terms=terms)
+            return frozen(model.state_dict() | state.state_dict()), metrics
 
     def fit(
         self,
@@ -99,7 +92,9 @@ class Task(ModelFactory):
         terms: Sequence[Term] = (),
         epochs: int | None = None,
         batch: int | None = None,
+        drop_last: bool | None = None,
         optimizer: Optimizer | None = None,
+        phase: Callable[[int, int], Hashable] | None = None,
     ) -> dict[str, float]:
         """Train in place.
 
@@ -113,7 +108,9 @@ class Task(ModelFactory):
             terms: Added to the loss of every step; not part of the reported loss.
             epochs: E_local of the task by default.
             batch: Samples a step; the task's by default.
+            drop_last: Whether an incomplete last batch is left out; the task's choice by default.
             optimizer: The task's by default.
+            phase: Names what a step does, by its epoch and its place in it, both from 0; the objective's phases by default.
 
         Returns:
             The mean loss of the first and of the last epoch, the number of steps and of samples seen, `spread` of the
@@ -124,46 +121,43 @@ class Task(ModelFactory):
             ValueError: Too few samples for one batch, or a loss that is no longer finite.
         """
         batch, num_epochs = batch or self.batch, epochs or self.epochs
-        steps = batches(len(data), batch, generator, drop_last=self.drop_last)
+        drop_last = self.drop_last if drop_last is None else drop_last
         if state is None and loss is None:
             state = self.objective.start(self, model, data, generator)
-        planned = num_epochs * num_batches(len(data), batch, drop_last=self.drop_last)
-        last = self.schedule_rounds or self.rounds
-        span = (1, 1) if round is None else (min(round, last), last)
-        settings = (optimizer or self.optimizer).at(*span)
-        descent = settings.over(model.parameters(), settings.rates(*span, planned))
-        step = TrainingStep(
-            loss or self._objective_loss(generator),
-            terms,
-            model,
-            nn.Module() if state is None else state,
-            descent,
-            (lambda output: None) if state is None else partial(self.objective.finish_step, self, model, state),
-            self.device,
+        planned = num_epochs * num_batches(len(data), batch, drop_last=drop_last)
+        settings, rates = self._rates(optimizer or self.optimizer, round, planned)
+        training = Training(
+            loss=partial(objective_loss, self, generator) if loss is None else loss,
+            terms=tuple(terms),
+            model=model,
+            state=nn.Module() if state is None else state,
+            finish=None if state is None else partial(self.objective.finish_step, self),
+            generators=(generator,),
+            optimizers={"": settings},
         )
         epoch_losses: list[float] = []
         num_steps = count = 0
-        added = 0.0
-        with own_stream(self.device):
-            initial_norm = norm(model.parameters())
-            run: Runner | None = None
+        with self.running(training, rates, planned, 0 if round is None else self._trainings_after(round)) as run:
+            (ordering,), descent = run.training.generators, run.step.descents[0]
+            steps = batches(len(data), batch, ordering, drop_last=drop_last)
+            initial_norm = norm(run.training.model.parameters())
             for epoch in range(num_epochs):
                 if state is not None:
-                    self.objective.start_epoch(self, model, state, data, epoch, generator)
+                    self.objective.start_epoch(self, model_of(run), run.training.state, data, epoch, ordering)
                 parts, count = steps(), 0
-                run = run or self._runner(step, planned)
                 done_before = ((round or 1) - 1) * num_epochs + epoch
-                phase = self.objective.phase(done_before)
-                for index, images in data.batches(parts):
+                epoch_phase = self.objective.phase(done_before)
+                for place, (index, images) in enumerate(data.batches(parts)):
                     labels = None if data.labels is None else data.labels[index]
-                    run(Batch(images, index, labels, done_before), phase)
+                    named = phase(epoch, place) if phase else epoch_phase
+                    run.take(Batch(images, index, labels, done_before, named))
                     num_steps, count = num_steps + 1, count + len(index)
                 last = epoch == num_epochs - 1
-                total, added, *health = step.read(*(self._health(model, data, initial_norm) if last else []))
+                mean, added, health = run.step.read(*(self._health(model_of(run), data, initial_norm) if last else []))
                 where = f"epoch {epoch + 1} of {num_epochs}"
-                epoch_losses.append(finite(total / count, where, descent))
+                epoch_losses.append(finite(mean, where, descent))
                 if terms:
-                    finite(added / count, where, descent, "what the method adds to the loss")
+                    finite(added, where, descent, "what the method adds to the loss")
         growth, feature_std = health
         if not math.isfinite(growth):
             raise ValueError(
@@ -177,7 +171,39 @@ class Task(ModelFactory):
             "feature_std": feature_std,
             "weight_growth": growth,
         }
-        return metrics | {"terms": added / count} if terms else metrics
+        return metrics | {"terms": added} if terms else metrics
+
+    @contextmanager
+    def running(
+        self, training: Training, rates: Sequence[Rates], planned: int, trainings_after: float = 0
+    ) -> Iterator[Run]:
+        """Run steps of a training as this device does best; model, state and generators have changed once the block ends.
+
+        Args:
+            training: What it reads and writes.
+            rates: Of its optimizers.
+            planned: Steps to come.
+            trainings_after: How many trainings like it are to come, about.
+        """
+        with own_stream(self.device):
+            if self.captures is not None:
+                later = planned * trainings_after
+                with self.captures.placed(training, self, rates, self.device, planned, later) as run:
+                    yield run
+                return
+            step = TrainingStep(training, self.device)
+            step.restart(rates)
+            yield Run(training, step, step if self.device.type == "cpu" else DeviceRunner(step, self.device))
+
+    def _rates(self, optimizer: Optimizer, round: int | None, steps: int) -> tuple[Optimizer, list[Rates]]:
+        """Part an optimizer from its learning rates in a round."""
+        last = self.schedule_rounds or self.rounds
+        span = (1, 1) if round is None else (min(round, last), last)
+        settings = optimizer.at(*span)
+        return replace(settings, lr=1.0), [(settings.lr, settings.rates(*span, steps))]
+
+    def _trainings_after(self, round: int) -> float:
+        return max(0, self.rounds - round + 1) * self.cohort_size - 1
 
     @torch.no_grad()
     def _health(self, model: Model, data: Shard, initial_norm: Tensor) -> list[Tensor]:
@@ -188,13 +214,6 @@ class Task(ModelFactory):
             features = model.encoder(self.plain(images))
         model.train()
         return [norm(model.parameters()) / initial_norm, spread(features.float())]
-
-    def _runner(self, step: TrainingStep, num_steps: int) -> Runner:
-        """Choose how steps run on this device."""
-        if self.device.type == "cpu":
-            return lambda batch, phase: step(batch)
-        wanted = self.capture and self.device.type == "cuda" and not CAPTURE_FAILURES
-        return device_runner(step, self.device, capture_cuda if wanted else None, num_steps)
 
     def fit_projections(
         self,
@@ -215,21 +234,7 @@ class Task(ModelFactory):
             distance: Loss of projections [B, p], not normalized, and their targets.
             options: As in `fit`.
         """
-
-        def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
-            with self.autocast():
-                _, projections = model(self.plain(batch.images))
-            return StepOutput(distance(projections, targets[batch.index]), projections)
-
-        return self.fit(model, data, generator, loss=loss, **options)
-
-    def _objective_loss(self, generator: torch.Generator) -> Loss:
-        def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
-            output = self.objective.loss(self, model, state, batch, generator)
-            check_loss(self.objective, model, output)
-            return output
-
-        return capturable(loss) if self.objective.capturable else loss
+        return self.fit(model, data, generator, loss=partial(projection_loss, self, distance, targets), **options)
 
     @torch.inference_mode()
     def represent(self, model: Model, data: Shard, batch: int = 128) -> tuple[Tensor, Tensor]:
@@ -247,3 +252,31 @@ class Task(ModelFactory):
     def project(self, model: Model, data: Shard, batch: int = 128) -> Tensor:
         """Compute unit-length projections of unaugmented samples in evaluation mode, float32 [N, projection_dim]."""
         return F.normalize(self.represent(model, data, batch)[1], dim=1)
+
+
+def objective_loss(task: Task, generator: torch.Generator, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
+    """Compute the loss of the task's objective."""
+    output = task.objective.loss(task, model, state, batch, generator)
+    check_loss(task.objective, model, output)
+    return output
+
+
+def projection_loss(
+    task: Task,
+    distance: Callable[[Tensor, Tensor], Tensor],
+    targets: Tensor,
+    model: Model,
+    state: nn.Module,
+    batch: Batch,
+) -> StepOutput:
+    """Compare projections of plain images with their targets."""
+    with task.autocast():
+        _, projections = model(task.plain(batch.images))
+    return StepOutput(distance(projections, targets[batch.index]), projections)
+
+
+def model_of(run: Run) -> Model:
+    """Give the model of a training that `Task.fit` began."""
+    model = run.training.model
+    assert isinstance(model, Model), "fit trains models"
+    return model

@@ -10,7 +10,7 @@ from rayfed_ssl.objectives.moco import KeyQueue, MoCoState, queue_contrast
 from rayfed_ssl.training.objective import Batch
 from tests.methods.conftest import Open
 from tests.methods.fcl import naive as naive_fcl
-from tests.methods.steps import client_of, linear, pixels, projected_to_unit
+from tests.methods.steps import linear, pixels, projected_to_unit
 from tests.tensors import EXACT, seeded, unit_rows
 
 
@@ -72,7 +72,8 @@ def test_a_steps_loss_is_eq_12(open_tiny: Open, negatives: str, strength: float,
     local, remote = unit_rows(6, 5, 1).float(), unit_rows(7, 5, 2).float()
     method = FCL(negatives=negatives, neighborhood=strength, neighbors=2, neighborhood_temperature=0.3)
     state, batch = MoCoState(target=target, queue=KeyQueue(local.clone())), Batch(images, torch.arange(4), None, 0)
-    output = method.loss(client_of(task), remote, model, state, batch)
+    draws = seeded()
+    output = method.loss(task, (draws, draws), remote, model, state, batch)
     generator = seeded()
     views = [task.augment(images, view, generator) for view in (task.views.first, task.views.second)]
     drawn = torch.randperm(13, generator=generator)[:6]

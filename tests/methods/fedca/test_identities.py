@@ -7,7 +7,7 @@ from rayfed_ssl.methods import FedCA
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.trees import digest
 from tests.methods.conftest import Open, Played
-from tests.methods.steps import client_of, pixels
+from tests.methods.steps import pixels
 from tests.tensors import seeded
 
 
@@ -36,7 +36,7 @@ def test_fedca_without_alignment_begins_as_fedavg(played: Played):
 def test_fedcas_contrast_with_an_empty_dictionary_is_simclrs(open_tiny: Open):
     task = open_tiny("fedca", "method.beta=0", "public=null", "training.views=orchestra").task
     batch, model = Batch(pixels(6), torch.arange(6), None, 0), task.model(task.initial_weights())
-    terms = FedCA().contrast(client_of(task), torch.empty(0, 24), model, torch.nn.Module(), batch)
+    terms = FedCA().contrast(task, seeded(), torch.empty(0, 24), model, torch.nn.Module(), batch)
     expected = task.objective.loss(task, model, torch.nn.Module(), batch, seeded())
     assert torch.equal(terms.loss, expected.loss)
     assert torch.equal(terms.projections, expected.projections)

@@ -60,7 +60,7 @@ def test_a_step_contrasts_two_views_with_the_dictionary(open_tiny: Open):
     assert task.views.first != task.views.second
     images, dictionary, model = pixels(6, 1), unit_rows(7, 5, 3).float(), linear()
     batch = Batch(images, torch.arange(6), None, 0)
-    terms = FedCA().contrast(client_of(task), dictionary, model, nn.Module(), batch)
+    terms = FedCA().contrast(task, seeded(), dictionary, model, nn.Module(), batch)
     generator = seeded()
     views = [task.augment(images, recipe, generator) for recipe in (task.views.first, task.views.second)]
     first, second = (projected_to_unit(model, view) for view in views)

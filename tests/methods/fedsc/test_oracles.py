@@ -22,6 +22,10 @@ from tests.tensors import EXACT, rows, seeded
 ALPHAS = [1.0, 0.7, 0.2]
 
 
+def weights_of(alpha: float) -> Tensor:
+    return torch.tensor([alpha, 2 * (1 - alpha)], dtype=torch.float64)
+
+
 def symmetric_rows(dim: int, seed: int) -> Tensor:
     values = rows(dim + 2, dim, seed)
     return values.T @ values / len(values)
@@ -38,7 +42,7 @@ def test_the_contrast_is_with_own_and_others_correlations(alpha: float):
     places = [(i, j) for i in range(4) for j in range(4)]
     expected = alpha * math.fsum(float(own[place]) ** 2 for place in places)
     expected += 2 * (1 - alpha) * math.fsum(float(own[place]) * float(others[place]) for place in places)
-    assert float(contrast(own, others, alpha)) == pytest.approx(expected, rel=EXACT)
+    assert float(contrast(own, others, weights_of(alpha))) == pytest.approx(expected, rel=EXACT)
 
 
 def test_with_the_clients_weight_as_alpha_gradients_add_up_to_the_global_objectives():
@@ -49,7 +53,7 @@ def test_with_the_clients_weight_as_alpha_gradients_add_up_to_the_global_objecti
     for k, q in enumerate(weights):
         own = matrices[k].detach().requires_grad_()
         others = sum(weights[j] * matrices[j].detach() for j in range(3) if j != k) / (1 - q)
-        (q * contrast(own, others, q)).backward()
+        (q * contrast(own, others, weights_of(q))).backward()
         torch.testing.assert_close(own.grad, expected[k], rtol=EXACT, atol=EXACT)
 
 
@@ -112,9 +116,9 @@ def test_the_loss_is_attraction_and_contrast(federation: Federation, alpha: floa
     task = replace(federation.task, objective=Spectral(mu=0.5))
     model, others = linear(dim=5), symmetric_rows(5, 1).float()
     batch = Batch(pixels(6), torch.arange(6), None, 0)
-    ours = FedSC().loss(client_of(task), others, alpha, model, nn.Module(), batch).loss
+    ours = FedSC().loss(task, seeded(), others, weights_of(alpha).float(), model, nn.Module(), batch).loss
     views = task.two_views(pixels(6), seeded())
     first, second = ([naive_spectral.shortened(z, 0.5) for z in projected(model, view).tolist()] for view in views)
     own = torch.tensor(naive_spectral.correlation([*first, *second]), dtype=torch.float64)
-    expected = naive_spectral.attraction(first, second) + float(contrast(own, others.double(), alpha))
+    expected = naive_spectral.attraction(first, second) + float(contrast(own, others.double(), weights_of(alpha)))
     assert float(ours.detach()) == pytest.approx(expected, rel=1e-5, abs=1e-6)  # the forward pass is float32

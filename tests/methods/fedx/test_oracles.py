@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.method import Client
-from rayfed_ssl.methods.fedx import FedX, relational_loss
+from rayfed_ssl.methods.fedx import Draws, FedX, relational_loss
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.task import Task
@@ -74,7 +74,8 @@ def test_a_step_contrasts_and_relates_views_anchors_and_what_the_global_model_se
     names = ("local_relation", "global_contrast", "global_relation")
     method = FedX(**dict(zip(names, weights, strict=True)), target_temperature=0.3)
     batch = Batch(client.data.batch(torch.tensor([5, 1, 3])), torch.tensor([5, 1, 3]), None, 0)
-    step = method.distil(client, teacher, seeded(5), model, nn.Module(), batch)
+    given = Draws(client.generator, seeded(5), client.method_generator)
+    step = method.distil(task, client.data, given, teacher, model, nn.Module(), batch)
 
     draws, own, choices = seeded(0), seeded(9), seeded(5)
     views = task.two_views(batch.images, draws)
@@ -93,6 +94,7 @@ def test_a_step_contrasts_and_relates_views_anchors_and_what_the_global_model_se
 def test_what_the_global_model_projects_has_no_gradient(task: Task):
     client, model, teacher = two_generators(task, 7), linear(3, heads=heads()), linear(4)
     batch = Batch(client.data.batch(torch.arange(3)), torch.arange(3), None, 0)
-    FedX().distil(client, teacher, seeded(5), model, nn.Module(), batch).loss.backward()
+    given = Draws(client.generator, seeded(5), client.method_generator)
+    FedX().distil(task, client.data, given, teacher, model, nn.Module(), batch).loss.backward()
     assert all(parameter.grad is None for parameter in teacher.parameters())
     assert all(float(parameter.grad.abs().sum()) > 0 for parameter in model.parameters())

@@ -12,7 +12,7 @@ from rayfed_ssl.objectives import AlignUniform
 from rayfed_ssl.training.objective import Batch
 from tests.methods.conftest import Open
 from tests.methods.ssd import naive
-from tests.methods.steps import client_of, linear, pixels, projected
+from tests.methods.steps import linear, pixels, projected
 from tests.naive import unit
 from tests.objectives import naive_align_uniform
 from tests.tensors import EXACT, rows, seeded, unit_rows
@@ -67,9 +67,9 @@ def test_distillation_is_the_divergence_of_features_from_projections(num: int, d
 
 def test_the_loss_is_the_weighted_sum_over_both_views(open_tiny: Open):
     task = replace(open_tiny("ssd").task, objective=AlignUniform(beta=0.3, t=1.5), projection_dim=64)
-    model, client = linear(dim=64), client_of(task)
+    model = linear(dim=64)
     stretch, method = scales(1, 64, 0.2, 4.0), SSD(gamma=0.7, delta=0.2)
-    ours = method.loss(client, stretch, model, nn.Module(), Batch(pixels(6), torch.arange(6), None, 0))
+    ours = method.loss(task, seeded(), stretch, model, nn.Module(), Batch(pixels(6), torch.arange(6), None, 0))
     views = task.two_views(pixels(6), seeded())
     features = [view.flatten(1).double().tolist() for view in views]
     projections = [projected(model, view).tolist() for view in views]
