@@ -2,8 +2,9 @@
 
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -14,16 +15,9 @@ from benchmarks.gpu.meters import Utilization, flops_per_pair, peak_flops, peak_
 from benchmarks.gpu.setting import STEP_BATCHES, Outcome, Row, Setting
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.training.captured import Captures, DeviceRunner
+from rayfed_ssl.training.graphs import CudaGraphs, own_stream
 from rayfed_ssl.training.objective import Batch
-from rayfed_ssl.training.step import (
-    Capture,
-    DeviceRunner,
-    Runner,
-    TrainingStep,
-    capture_cuda,
-    device_runner,
-    own_stream,
-)
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import digest
 
@@ -37,28 +31,29 @@ VIEW_STEPS = 500
 DRY_VIEW_STEPS = 20
 
 
-def run_again(run: Callable[[], None]) -> Callable[[], None]:
-    """Stand for a capture on the CPU: a replay runs the work once more."""
-    return run
+class Reruns:
+    """Stands for captures on the CPU: a replay runs the work once more."""
+
+    def pool(self) -> None:
+        """Need no memory of its own."""
+
+    def capture(self, run: Callable[[], None], pool: None) -> Callable[[], None]:
+        """Give the work itself."""
+        return run
+
+    @contextmanager
+    def waits(self) -> Iterator[list[str]]:
+        """Find none."""
+        yield []
+
+    def is_full(self) -> bool:
+        """Have memory for all."""
+        return False
 
 
-def capture_on(device: torch.device) -> Capture:
+def captures_on(device: torch.device) -> Captures:
     """Choose how work is captured."""
-    return capture_cuda if device.type == "cuda" else run_again
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredTask(Task):
-    """A task that keeps what runs its steps, and on a CPU takes them as a GPU does."""
-
-    runners: list[Any] = field(default_factory=list)
-
-    def _runner(self, step: TrainingStep, num_steps: int) -> Runner:
-        runner = super()._runner(step, num_steps)
-        if self.device.type == "cpu":
-            runner = device_runner(step, self.device, run_again if self.capture else None, num_steps)
-        self.runners.append(runner)
-        return runner
+    return Captures(CudaGraphs(device) if device.type == "cuda" else Reruns())
 
 
 @dataclass(frozen=True)
@@ -113,8 +108,8 @@ class _Measured:
 
 def _train(federation: Federation, num_samples: int, capture: bool) -> _Measured:
     """Train from the initial weights; everything but the way in which steps run is equal."""
-    settings = {entry.name: getattr(federation.task, entry.name) for entry in fields(Task)}
-    task = MeasuredTask(**settings | {"capture": capture})
+    captures = captures_on(federation.task.device) if capture else None
+    task = replace(federation.task, captures=captures)
     start_memory()
     images = federation.dataset.train.images
     shard = TimedShard.of(images, torch.arange(num_samples).numpy() % len(images), task.device)
@@ -126,8 +121,8 @@ def _train(federation: Federation, num_samples: int, capture: bool) -> _Measured
     seconds = median(later - start for start, later in zip(shard.starts[1:-1], shard.starts[2:], strict=True))
     num_steps = metrics["steps"] / EPOCHS
     notes = [str(entry.message) for entry in caught if "captured" in str(entry.message)]
-    if capture:
-        notes.append(f"captured kinds of step: {task.runners[0].num_captured}")
+    if captures:
+        notes.append(f"captured kinds of step: {captures.num_captured}")
     row: Row = {
         "rate": num_steps * task.batch / seconds,
         "milliseconds": 1e3 * seconds / num_steps,
@@ -165,16 +160,18 @@ def _draw_views(task: Task, images: Tensor, number: int, capture: bool) -> tuple
     start_memory()
     batch = Batch(images, torch.arange(len(images), device=task.device), None, 0)
     warm_up = 5
-    runner = DeviceRunner(step, task.device, capture_on(task.device) if capture else None, warm_up + number)
+    captures = captures_on(task.device) if capture else None
+    runner = DeviceRunner(step, task.device, captures)
+    runner.expect(warm_up + number)
     utilization = Utilization()
     with own_stream(task.device):
         for _ in range(warm_up):
-            runner(batch, None)
+            runner(batch)
         held.sum().item()  # waits for the device
         utilization.start()
         start = time.perf_counter()
         for _ in range(number):
-            runner(batch, None)
+            runner(batch)
         held.sum().item()
         seconds = (time.perf_counter() - start) / number
     row: Row = {
@@ -182,6 +179,6 @@ def _draw_views(task: Task, images: Tensor, number: int, capture: bool) -> tuple
         "milliseconds": 1e3 * seconds,
         "memory": peak_memory(),
         "utilization": utilization.stop(),
-        "note": f"captured kinds of step: {runner.num_captured}" if capture else "",
+        "note": f"captured kinds of step: {captures.num_captured}" if captures else "",
     }
     return row, held.cpu()

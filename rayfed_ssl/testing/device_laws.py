@@ -1,5 +1,6 @@
 """The laws of a method's steps on an accelerator, checked on a pretend one: equal bits, few waits, nothing left behind."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,9 @@ from rayfed_ssl.engine.round_loop import ClientError, ServerError
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.testing.method_laws import LawViolation, demand
 from rayfed_ssl.testing.pretend_device import DEVICE, PretendDevice
+from rayfed_ssl.testing.tape import Tapes
 from rayfed_ssl.testing.trial import Round, open_afresh, play
+from rayfed_ssl.training.captured import Captures
 from rayfed_ssl.trees import digest, leaves
 
 Result = TypeVar("Result")
@@ -46,8 +49,10 @@ def open_on_device(config: Config, resident: int = 2**30) -> Federation:
     return federation
 
 
-def on_device(where: str, threads: int, step: Callable[..., Result], *inputs: Any) -> tuple[Result, Counter[str]]:
-    """Make a step on the device.
+def on_device(
+    where: str, threads: int, step: Callable[..., Result], *inputs: Any, device: PretendDevice | None = None
+) -> tuple[Result, Counter[str]]:
+    """Make a step on the device, a new one by default.
 
     Returns:
         What it gives, and how often each operation waited for the device.
@@ -55,9 +60,10 @@ def on_device(where: str, threads: int, step: Callable[..., Result], *inputs: An
     Raises:
         LawViolation: The step fails.
     """
-    with PretendDevice() as device, compute_threads(threads):
+    with device or PretendDevice() as device, compute_threads(threads):
+        before = device.waits.copy()
         try:
-            return step(*inputs), device.waits
+            return step(*inputs), device.waits - before
         except (ClientError, ServerError, RuntimeError) as error:
             raise LawViolation(f"{where} fails on a device that is not the CPU: {error}") from error
 
@@ -95,28 +101,41 @@ class DeviceTrial:
     @cached_property
     def steps(self) -> list[DeviceStep]:
         """All steps on the device: the server's first, those of clients, those of the server."""
-        return list(self._steps())
+        return list(self._steps(PretendDevice()))
 
-    def _steps(self) -> Iterator[DeviceStep]:
+    @cached_property
+    def captured(self) -> tuple[list[DeviceStep], Captures]:
+        """All steps on a device that captures each kind of training step as soon as it can, and what captured them."""
+        device = PretendDevice()
+        captures = Captures(Tapes(device), eager_steps=1, min_replays=1)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="steps are not captured")
+            return list(self._steps(device, captures)), captures
+
+    def _steps(self, device: PretendDevice, captures: Captures | None = None) -> Iterator[DeviceStep]:
         federation, threads = open_on_device(self.config, self.resident), self.config.engine.server_threads
+        federation.task = replace(federation.task, captures=captures)
         where = "the server's first step"
-        state, waits = on_device(where, threads, federation.init_server)
+        state, waits = on_device(where, threads, federation.init_server, device=device)
         yield DeviceStep(where, {"state": state}, {"state": self.played[0].server_before}, waits)
         for number, client_id in self.client_steps:
-            result, waits = self.client_step(federation, number, client_id)
+            result, waits = self.client_step(federation, number, client_id, device)
             expected = self.played[number - 1].results[client_id]
             yield DeviceStep(name_of_step(number, client_id), _outcome(result), _outcome(expected), waits)
         for number, round in enumerate(self.played, 1):
             where, uploads = f"the server's step of round {number}", round.uploads
-            after, waits = on_device(where, threads, federation.update_server, number, round.server_before, uploads)
+            inputs = number, round.server_before, uploads
+            after, waits = on_device(where, threads, federation.update_server, *inputs, device=device)
             outcome = {"state": after.state, "metrics": after.metrics}
             yield DeviceStep(where, outcome, {"state": round.server, "metrics": round.metrics}, waits)
 
-    def client_step(self, federation: Federation, round: int, client_id: int) -> tuple[ClientResult, Counter[str]]:
+    def client_step(
+        self, federation: Federation, round: int, client_id: int, device: PretendDevice | None = None
+    ) -> tuple[ClientResult, Counter[str]]:
         """Make a client's step of the run in a federation on the device; gives result and waits."""
         inputs = round, client_id, *self.client_steps[round, client_id]
         threads = federation.config.engine.threads
-        return on_device(name_of_step(round, client_id), threads, federation.update_client, *inputs)
+        return on_device(name_of_step(round, client_id), threads, federation.update_client, *inputs, device=device)
 
 
 def _outcome(result: ClientResult) -> dict[str, Any]:
@@ -147,6 +166,24 @@ def bits_are_those_of_the_cpu(trial: DeviceTrial) -> None:
             demand(same, f"{step.where} gives another {name} on a device than on the CPU")
 
 
+def captured_steps_have_the_bits_of_eager_ones(trial: DeviceTrial) -> None:
+    """Steps that are captured once, and replayed for each client and round in the same buffers, change no bit."""
+    steps, captures = trial.captured
+    for step in steps:
+        for name, result in step.results.items():
+            same = digest(result) == digest(step.expected[name])
+            demand(
+                same,
+                f"{step.where} gives another {name} where its training steps are captured: a loss or a term reads and "
+                "writes tensors alone, all of them declared (docs/gpu.md)",
+            )
+    trains = any("steps" in round.results[k].metrics for round in trial.played for k in round.results)
+    demand(
+        bool(captures.num_captured or captures.refused) or not trains,
+        "no kind of training step was captured, nor refused",
+    )
+
+
 def waits_do_not_grow_with_steps(trial: DeviceTrial) -> None:
     """Training waits once per local epoch, to read its loss: steps add no wait, and one more epoch adds one at most.
 
@@ -172,6 +209,12 @@ def waits_do_not_grow_with_steps(trial: DeviceTrial) -> None:
 
 
 DEVICE_LAWS: dict[str, Callable[[DeviceTrial], None]] = {
-    law.__name__: law for law in (nothing_stays_on_the_device, bits_are_those_of_the_cpu, waits_do_not_grow_with_steps)
+    law.__name__: law
+    for law in (
+        nothing_stays_on_the_device,
+        bits_are_those_of_the_cpu,
+        captured_steps_have_the_bits_of_eager_ones,
+        waits_do_not_grow_with_steps,
+    )
 }
 """All laws of steps on a device by name."""

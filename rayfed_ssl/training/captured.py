@@ -140,7 +140,7 @@ class Resident:
             generator.set_state(held.get_state())
 
 
-@dataclass
+@dataclass(repr=False)
 class Captures:
     """The kinds of training of a process, whose steps are captured once.
 

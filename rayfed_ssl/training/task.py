@@ -40,7 +40,7 @@ class Task(ModelFactory):
 
     optimizer: Optimizer
     schedule_rounds: int | None = None
-    sample_noise: SampleNoise | None = None
+    sample_noise: SampleNoise | None = field(default=None, compare=False)
     captures: Captures | None = field(default=None, compare=False, repr=False)
 
     def train(

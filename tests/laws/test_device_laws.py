@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from examples.my_method import FedAvgM, ServerState
@@ -75,6 +75,8 @@ def test_a_recipe_obeys_the_laws_of_devices_where_not_all_shards_stay(
         "feddf-mixed-models-with-local-predictors",
         "fedavg-swav-with-queues",
         "fcl-remote-negatives-alone",
+        "fedavg-half-of-the-clients",
+        "fedavg-private-samples",
     ],
 )
 def test_a_variant_obeys_the_laws_of_devices(variant_config: Callable[[str], Config], variant: str):
@@ -135,6 +137,18 @@ class ReadsItsStateTwiceAnEpoch(SimCLR):
             float(parameter.detach().sum())
 
 
+class CountsItsSteps(ChangesTheLoss):
+    seen: ClassVar[list[int]] = []
+
+    def start(self, *given: Any) -> nn.Module:
+        self.seen.clear()
+        return super().start(*given)
+
+    def changed(self, loss: Tensor, output: StepOutput, images: Tensor) -> Tensor:
+        self.seen.append(1)
+        return loss * len(self.seen)
+
+
 class LeavesUploadsOnTheDevice(FedAvgM):
     def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         upload, next_state, metrics = super().update_client(download, state, client)
@@ -164,6 +178,11 @@ MISTAKES: list[tuple[str, Method | SimCLR, str]] = [
     ("bits_are_those_of_the_cpu", DrawsForTheDeviceOnTheCPU(), "expected a generator of lazy"),
     ("bits_are_those_of_the_cpu", LooksAtItsDevice(), "the step of client 0 in round 1 gives another upload"),
     ("bits_are_those_of_the_cpu", MixesDevicesOnTheServer(), "the server's step of round 1 fails on a device"),
+    (
+        "captured_steps_have_the_bits_of_eager_ones",
+        CountsItsSteps(),
+        "another upload where its training steps are captured",
+    ),
     ("nothing_stays_on_the_device", LeavesUploadsOnTheDevice(), "leaves upload/weights/encoder"),
     ("nothing_stays_on_the_device", UploadsGradients(), "with a gradient"),
 ]
