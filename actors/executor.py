@@ -1,5 +1,6 @@
 """The executor on Ray: client actors, a server actor, and a driver that holds refs and never a state or an upload."""
 
+import math
 import os
 import time
 import warnings
@@ -18,7 +19,7 @@ from actors.dispatch.calls import Completed, Failed
 from actors.dispatch.pool import ActorPool
 from actors.dispatch.queue import WorkItem, assign_clients, client_items
 from actors.dispatch.server import RestartedServer
-from actors.dispatch.starts import wait_until_ready
+from actors.dispatch.starts import wait_for_all, wait_until_ready
 from actors.errors import ActorError, ClusterError, UploadLostError
 from actors.federation_actor import hardware_warning, local_versions
 from actors.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
@@ -26,6 +27,7 @@ from actors.placement import plan
 from actors.server_actor import ServerActor
 from rayfed_ssl.engine.contributions import server_of, starts_of
 from rayfed_ssl.engine.federation import Federation, client_error
+from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
@@ -96,8 +98,23 @@ class RayExecutor:
         self._pool = ActorPool(lambda: client.remote(*arguments), self.placement.num_actors, attempts, check)
         self._exit_stack.callback(self._pool.close)
         self._assigned = assign_clients(self._sizes, self.placement.num_actors)
-        if warning := hardware_warning(wait_until_ready([self._server.actor, *self._pool.actors.values()], check)):
-            warnings.warn(warning, RuntimeWarning, stacklevel=2)
+        self._arithmetic = self._take_arithmetic([self._server.actor, *self._pool.actors.values()])
+
+    def _take_arithmetic(self, actors: Sequence[Any]) -> Arithmetic:
+        """Ask one actor of each kind of hardware how it computes, and warn of other bits; gives that of the last actor."""
+        check = self._health.check
+        descriptions = wait_until_ready(actors, check)
+        asked = dict(zip(descriptions, actors, strict=True))
+        answers = wait_for_all([actor.arithmetic.remote() for actor in asked.values()], math.inf, check)
+        by_hardware: dict[str, Arithmetic] = dict(zip(asked, answers, strict=True))
+        fingerprints = {name: arithmetic.fingerprint for name, arithmetic in by_hardware.items()}
+        if warning := hardware_warning(descriptions, fingerprints):
+            warnings.warn(warning, RuntimeWarning, stacklevel=3)
+        return by_hardware[descriptions[-1]]
+
+    def arithmetic(self) -> Arithmetic:
+        """Say how a client actor computes: the driver may have no GPU."""
+        return self._arithmetic
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""

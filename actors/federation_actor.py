@@ -10,10 +10,11 @@ import torch
 from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.fingerprint import Arithmetic, different
+from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.processor import is_portable
 
 COMPARED = ("python", "ray", "torch", "rayfed-ssl")
 """Packages that must have the same version on all machines."""
@@ -42,6 +43,13 @@ class FederationActor:
         check_versions(self._versions)
         return Federation.open(self._config)
 
+    def arithmetic(self) -> Arithmetic:
+        """Say how this process computes a client's step."""
+        try:
+            return Arithmetic.of(self._federation.task, self._config.engine)
+        finally:
+            release()
+
     def ready(self) -> str:
         """Open the data, so that errors are known before the first round, and describe the hardware."""
         return hardware(self._federation.task.device)
@@ -63,15 +71,17 @@ def check_versions(driver: Versions, local: Versions | None = None) -> None:
 
 def hardware(device: torch.device) -> str:
     """Describe what else results depend on: the processor, torch's build, and the GPU if this process computes on one."""
-    processor = ["portable"] if is_portable() else [cpu_model(), torch.backends.cpu.get_cpu_capability()]
-    parts = [*processor, f"torch {torch.__version__}"]
+    parts = [cpu_model(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}"]
     return ", ".join(parts + ([torch.cuda.get_device_name(device)] if device.type == "cuda" else []))
 
 
-def hardware_warning(descriptions: Sequence[str]) -> str | None:
-    """Warn that actors run on different hardware; None if it is the same."""
-    kinds = sorted(set(descriptions))
-    if len(kinds) < 2:
+def hardware_warning(descriptions: Sequence[str], fingerprints: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Warn that actors' hardware computes other bits, by one fingerprint of each description; None if it does not."""
+    first, *others = fingerprints.values()
+    if not (operations := sorted({name for other in others for name in different(first, other)})):
         return None
-    counts = "; ".join(f"{descriptions.count(kind)} on {kind}" for kind in kinds)
-    return f"actors run on different hardware ({counts}): results may differ between machines with different hardware"
+    counts = "; ".join(f"{descriptions.count(kind)} on {kind}" for kind in sorted(fingerprints))
+    return (
+        f"actors run on different hardware ({counts}), which computes other bits ({', '.join(operations)}): the results "
+        "depend on which actor runs which step"
+    )

@@ -150,7 +150,8 @@ def run(
         _observed(observer, federation, target) as observing,
         closing(executor(federation)) as running,
     ):
-        record = RunRecord.create(target, federation)  # now: a Ray that fails to start leaves no empty run
+        # Now: a Ray that fails to start leaves no empty run.
+        record = RunRecord.create(target, federation, running.arithmetic())
         with record.locked_states():
             return _run(federation, record, None, observing, running, until, finals)
 
@@ -184,7 +185,6 @@ def resume(
         record = RunRecord.open(Path(directory), trust=trust)  # again: another process may have written it until now
         federation = Federation.open(config_to_resume(record, *overrides))
         record.check(federation, draws=True)
-        check_bits(record, federation)
         federation.check_ready()
         attach_schedule(federation)
         configured_trackers(federation.config)
@@ -194,11 +194,13 @@ def resume(
             state = state_to_resume(record, round)
             check_schedule(state, federation)
             with closing(executor(federation)) as running:
+                arithmetic = running.arithmetic()
+                check_bits(record, federation.config.engine, arithmetic)
                 last = 0 if state is None else state.round
                 checkpoints.discard_after(record.checkpoints, last)
                 write_rounds(record, federation)
                 record.truncate(last, federation.public_entries())
-                for warning in (*other_bits(record, federation), *other_scoring(record, federation)):
+                for warning in (*other_bits(record, arithmetic), *other_scoring(record, federation)):
                     record.add_warning(warning)
                     observing.on_warning(warning.message)
                 return _run(federation, record, state, observing, running, until)

@@ -11,11 +11,12 @@ import torch
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.evaluation.registry import BEST, is_score
 from rayfed_ssl.records.bits import other_processor, why_bits_differ
-from rayfed_ssl.records.manifest import fingerprint_of, settings_sha256
+from rayfed_ssl.records.manifest import settings_sha256
 from rayfed_ssl.records.metric_rows import EVALUATION_SECONDS, Row
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import ExecutorFactory, Observers, run
@@ -128,7 +129,8 @@ def verify_recipe(name: str, directory: Path, observer: Observer, executor: Exec
         return result
     here = torch.__version__.partition("+")[0]
     versions = f"other versions: torch {published['torch']} and {here}" if here != published["torch"] else None
-    processor = other_processor(published["fingerprint"], fingerprint_of(federation), "portable")
+    arithmetic = Arithmetic.of(federation.task, config.engine)
+    processor = other_processor(published["fingerprint"], arithmetic.fingerprint, {"cpu": "portable"})
     return replace(result, reason=versions or processor or None)
 
 

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +14,7 @@ import torch
 
 from rayfed_ssl import resume
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.errors import ConfigError
@@ -57,9 +58,24 @@ def copy(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "copy"))
 
 
-def verified(directory: Path, tmp_path: Path) -> Verification:
+class OnGPU(LocalExecutor):
+    """Computes in this process, and says that it is on a GPU with these bits."""
+
+    fingerprint: ClassVar = {"large convolution": "c0ffee", "normal draws": "beef"}
+
+    def arithmetic(self) -> Arithmetic:
+        return Arithmetic("cuda:0", self._federation.task.precision, dict(self.fingerprint))
+
+
+class OnOtherGPU(OnGPU):
+    """A GPU with other bits; its fingerprint has an operation that the other has not."""
+
+    fingerprint: ClassVar = OnGPU.fingerprint | {"large convolution": "0", "sum": "0"}
+
+
+def verified(directory: Path, tmp_path: Path, executor: type[LocalExecutor] = LocalExecutor) -> Verification:
     record = RunRecord.open(directory)
-    return verify_run(record, record.config(), tmp_path / "again", Observer(), LocalExecutor)
+    return verify_run(record, record.config(), tmp_path / "again", Observer(), executor)
 
 
 def change_manifest(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -281,4 +297,53 @@ def test_resuming_where_other_bits_are_computed_warns_and_is_recorded(original: 
         copy, lambda manifest: manifest.update(fingerprint=began["fingerprint"], versions=began["versions"])
     )
     (note,) = digest_notes([RunRecord.open(original), RunRecord.open(copy)])
-    assert note.endswith(": a run was resumed on another processor or with other versions")
+    assert note.endswith(": a run was resumed on another processor or GPU, or with other versions")
+
+
+@pytest.fixture(scope="module")
+def on_h100(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("h100") / "run"
+    run(tiny("local"), directory, executor=OnGPU)
+    change_manifest(directory, lambda manifest: manifest["hardware"].update(gpus=["NVIDIA H100 80GB HBM3"]))
+    return directory
+
+
+def test_a_record_says_how_clients_compute_not_how_the_driver_does(on_h100: Path):
+    manifest = RunRecord.open(on_h100).manifest
+    assert (manifest.precision.device, manifest.bits["device"]) == ("cuda:0", "cuda")
+    assert manifest.fingerprint == OnGPU.fingerprint
+    with pytest.raises(ConfigError, match=r"began with engine\.device=cuda, got engine\.device=cpu, which gives other"):
+        resume(on_h100, round=1, executor=LocalExecutor)
+
+
+def test_gpus_of_one_fingerprint_compare_whatever_they_are_called(on_h100: Path, tmp_path: Path):
+    copy = Path(shutil.copytree(on_h100, tmp_path / "h200"))
+    change_manifest(copy, lambda manifest: manifest["hardware"].update(gpus=["NVIDIA H200"]))
+    change_manifest(copy, lambda manifest: manifest["fingerprint"].pop("normal draws"))  # as of a build without it
+    observer = Warnings()
+    resume(copy, round=1, observer=observer, executor=OnGPU)
+    assert not any("other bits" in line for line in observer.lines)
+    assert RunRecord.open(copy).manifest.rounds == RunRecord.open(on_h100).manifest.rounds
+    assert verified(copy, tmp_path, OnGPU).differences == ()
+    (note,) = digest_notes([RunRecord.open(on_h100), RunRecord.open(copy)])
+    assert note.startswith("run and h200 have equal states, state_sha256 ")
+
+
+def test_gpus_of_other_fingerprints_are_named_by_what_differs(on_h100: Path, tmp_path: Path):
+    copy = Path(shutil.copytree(on_h100, tmp_path / "copy"))
+    why = "another kind of GPU, or other libraries of it, computes other bits (large convolution): see docs/gpu.md"
+    observer = Warnings()
+    resume(copy, round=1, observer=observer, executor=OnOtherGPU)
+    lines = [warning.message for warning in RunRecord.open(copy).manifest.warnings if warning.kind == "bits"]
+    assert lines == [f"{why}; the run goes on, and its digests compare with no other run's"]
+    assert set(lines) <= set(observer.lines)
+    change_manifest(copy, lambda manifest: manifest["rounds"][1].update(state_sha256="0" * 64))
+    assert verified(copy, tmp_path, OnOtherGPU).reason == why
+    change_manifest(copy, lambda manifest: manifest.update(fingerprint=OnOtherGPU.fingerprint))
+    (note,) = digest_notes([RunRecord.open(on_h100), RunRecord.open(copy)])
+    assert note.endswith(f": {why}")
+    by_time = Path(shutil.copytree(on_h100, tmp_path / "by-time"))
+    for directory in (by_time, copy):
+        change_manifest(directory, lambda manifest: manifest["bits"].update(deterministic="false"))
+    (note,) = digest_notes([RunRecord.open(by_time), RunRecord.open(copy)])
+    assert note.endswith(": engine.deterministic=false takes kernels that may be others each time")

@@ -32,15 +32,15 @@ def wait_until_ready(actors: Sequence[Any], check: Callable[[], None] = lambda: 
     """
     placed = [actor.__ray_ready__.remote() for actor in actors]
     opened = [actor.ready.remote() for actor in actors]
-    _wait_for_all(placed, READY_TIMEOUT * (1 + len(actors) / 20), check)
-    _wait_for_all(opened, math.inf, check)
-    return list(ray.get(opened))
+    wait_for_all(placed, READY_TIMEOUT * (1 + len(actors) / 20), check)
+    return wait_for_all(opened, math.inf, check)
 
 
-def _wait_for_all(answers: list[ObjectRef[Any]], limit: float, check: Callable[[], None]) -> None:
-    number, deadline = len(answers), time.monotonic() + limit
-    while answers:
-        ended, answers = ray.wait(answers, num_returns=1, timeout=min(CHECK_INTERVAL, limit))
+def wait_for_all(answers: Sequence[ObjectRef[Any]], limit: float, check: Callable[[], None]) -> list[Any]:
+    """Wait for what new actors answer, at most `limit` seconds."""
+    left, deadline = list(answers), time.monotonic() + limit
+    while left:
+        ended, left = ray.wait(left, num_returns=1, timeout=min(CHECK_INTERVAL, limit))
         try:
             ray.get(ended)
         except RayTaskError as error:
@@ -55,6 +55,7 @@ def _wait_for_all(answers: list[ObjectRef[Any]], limit: float, check: Callable[[
             check()
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"{number} actors were not ready within {limit:g} s: see `ray status`, as others may hold CPUs or "
+                    f"{len(answers)} actors were not ready within {limit:g} s: see `ray status`, as others may hold CPUs or "
                     "memory, or lower engine.actors"
                 )
+    return list(ray.get(list(answers)))

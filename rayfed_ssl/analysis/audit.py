@@ -25,6 +25,7 @@ from rayfed_ssl.attacks.attack import Finding, Pictures, Seen, Truth
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation, training_seed
+from rayfed_ssl.engine.fingerprint import Arithmetic, different
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.parquet import rows_of
@@ -32,7 +33,6 @@ from rayfed_ssl.privacy import client_level, secure_sum
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.reading import read_json
 from rayfed_ssl.records.audit_rows import SCHEMA, TABLE, part_of
-from rayfed_ssl.records.manifest import fingerprint_of
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.replay import open_run, replay_step
 from rayfed_ssl.seeds import Purpose, derive_seed
@@ -203,8 +203,11 @@ class OpenRun:
         self.record, self.federation = open_run(directory, trust=trust)
         self._means: dict[int, Any] = {}
         self._first_state = cache(self.federation.init_server)
-        if fingerprint_of(self.federation) != self.record.manifest.fingerprint:
-            raise CheckpointError(f"{directory} was computed on a processor of other bits: {OTHER_BITS}")
+        here = Arithmetic.of(self.federation.task, self.federation.config.engine)
+        if operations := different(self.record.manifest.fingerprint, here.fingerprint):
+            raise CheckpointError(
+                f"{directory} was computed on a processor of other bits ({', '.join(operations)}): {OTHER_BITS}"
+            )
 
     def observe(self, round: int, client_id: int) -> tuple[Seen, Truth]:
         """Compute what the server saw of a client's step, and what is true of the client; under secure sums, the mean.

@@ -8,6 +8,7 @@ from typing import Any
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.contributions import Start, server_of, starts_of
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.engine.start_scores import score_start
 from rayfed_ssl.engine.steps import Steps
@@ -27,6 +28,10 @@ class LocalExecutor:
         self._steps = Steps(federation)
         self._uploads: dict[int, Any] = {}
         self._starts: dict[int, Start] = {}
+
+    def arithmetic(self) -> Arithmetic:
+        """Say how this process computes."""
+        return Arithmetic.of(self._federation.task, self._engine)
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""

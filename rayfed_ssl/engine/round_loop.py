@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rayfed_ssl.clock.schedule import Schedule
+from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage import checkpoints
@@ -159,6 +160,9 @@ class Executor(Protocol):
     """
 
     retries: int
+
+    def arithmetic(self) -> Arithmetic:
+        """Say how the processes that run clients' steps compute."""
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""

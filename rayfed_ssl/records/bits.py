@@ -16,18 +16,19 @@ def other_versions(one: Mapping[str, str | None], other: Mapping[str, str | None
     )
 
 
-def other_processor(one: Mapping[str, str], other: Mapping[str, str], cpu: str) -> str:
-    """Say that two fingerprints of runs with this `engine.cpu` differ, and what to do; "" if they do not."""
-    if not (operations := different(one, other)):
+def other_processor(one: Mapping[str, str], other: Mapping[str, str], bits: Mapping[str, str]) -> str:
+    """Say that two fingerprints of runs with these settings differ, and what to do; "" if they do not."""
+    if not (operations := ", ".join(different(one, other))):
         return ""
+    if bits.get("device") == "cuda":
+        return f"another kind of GPU, or other libraries of it, computes other bits ({operations}): see docs/gpu.md"
     remedy = (
-        "it was not tried on this kind of processor, see docs/bits.md"
-        if cpu == "portable"
-        else "run with it to compare"
+        "in spite of engine.cpu=portable: it was not tried on this kind of processor, see docs/bits.md"
+        if bits.get("cpu") == "portable"
+        else "without engine.cpu=portable: run with it to compare"
     )
     return (
-        f"another kind of processor, or other variables of its libraries, computes other bits ({', '.join(operations)}), "
-        f"{'in spite of' if cpu == 'portable' else 'without'} engine.cpu=portable: {remedy}"
+        f"another kind of processor, or other variables of its libraries, computes other bits ({operations}), {remedy}"
     )
 
 
@@ -38,10 +39,12 @@ def why_bits_differ(one: RunManifest, other: RunManifest) -> str | None:
         return f"{ours} and {theirs}"
     if versions := other_versions(one.versions, other.versions):
         return f"other versions: {versions}"
-    if processor := other_processor(one.fingerprint, other.fingerprint, one.bits.get("cpu", "native")):
+    if one.bits.get("deterministic") == "false":
+        return "engine.deterministic=false takes kernels that may be others each time"
+    if processor := other_processor(one.fingerprint, other.fingerprint, one.bits):
         return processor
     if any(warning.kind == "bits" for manifest in (one, other) for warning in manifest.warnings):
-        return "a run was resumed on another processor or with other versions"
+        return "a run was resumed on another processor or GPU, or with other versions"
     if any(entry.dropped for manifest in (one, other) for entry in manifest.rounds):
         return "clients were left out of rounds"
     return None

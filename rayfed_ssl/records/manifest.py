@@ -15,15 +15,14 @@ from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.data.partitions import Skew
 from rayfed_ssl.engine.federation import Federation, training_seed
-from rayfed_ssl.engine.fingerprint import fingerprint
+from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.engine.round_loop import Dropped
 from rayfed_ssl.engine.run_watch import RunWarning
-from rayfed_ssl.environment import compute_threads, environment
+from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError, plain, reason
 from rayfed_ssl.reading import read_json
 from rayfed_ssl.seeds import SERVER
-from rayfed_ssl.training.task import Task
 
 
 class _Model(StrictModel):
@@ -97,9 +96,9 @@ class PrecisionEntry(_Model):
     reason: str
 
     @classmethod
-    def of(cls, task: Task) -> "PrecisionEntry":
-        """Describe how a task computes on this machine."""
-        return cls(device=str(task.device), **asdict(task.precision))
+    def of(cls, arithmetic: Arithmetic) -> "PrecisionEntry":
+        """Describe how clients' processes compute."""
+        return cls(device=arithmetic.device, **asdict(arithmetic.precision))
 
 
 class HardwareEntry(_Model):
@@ -122,7 +121,7 @@ class RunManifest(_Model):
         notes: Where the run differs from what was configured.
         start: The file of the first weights; None if they are drawn.
         bits: Settings of the engine that decide bits, with what "auto" and null stand for.
-        fingerprint: Digests of fixed computations on the machine that started the run, by operation.
+        fingerprint: Digests of fixed computations where clients' steps ran, by operation.
         seeds: Derived seeds, to compare implementations by.
         break_even: FLESD's Eq. 11, where representations are sent.
         faults: Injected faults.
@@ -239,29 +238,24 @@ def start_entry(federation: Federation) -> StartEntry | None:
     return None if start is None else StartEntry(file=str(start.file), sha256=start.sha256)
 
 
-def bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:
-    """Write down what `BITS` names, with what "auto" and null stand for on the machine that the entry describes."""
+def bits_settings(arithmetic: Arithmetic, engine: Engine) -> dict[str, str]:
+    """Write down what `BITS` names, with what "auto" and null stand for where clients' steps run."""
+    precision = arithmetic.precision
     values = {
-        "device": precision.device.partition(":")[0],
+        "device": arithmetic.device.partition(":")[0],
         "cpu": engine.cpu,
         "precision": precision.dtype,
         "channels_last": precision.channels_last,
         "compile": precision.compile,
-        "deterministic": engine.deterministic or not precision.device.startswith("cuda"),
+        "deterministic": engine.deterministic or not arithmetic.device.startswith("cuda"),
         "threads": engine.threads,
         "server_threads": engine.server_threads,
     }
     return {name: str(values[name]).lower() for name in BITS}
 
 
-def fingerprint_of(federation: Federation) -> dict[str, str]:
-    """Digest fixed computations, computed as clients compute but in this process."""
-    with compute_threads(federation.config.engine.threads):
-        return fingerprint(federation.task.device, federation.task.precision)
-
-
-def describe(federation: Federation) -> RunManifest:
-    """Make the manifest of a run that starts now."""
+def describe(federation: Federation, arithmetic: Arithmetic) -> RunManifest:
+    """Make the manifest of a run that starts now, where clients' steps are computed so."""
     config, task, dataset, facts = federation.config, federation.task, federation.dataset, environment()
     return RunManifest(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -284,13 +278,13 @@ def describe(federation: Federation) -> RunManifest:
             skew=federation.skew,
         ),
         start=start_entry(federation),
-        precision=PrecisionEntry.of(task),
+        precision=PrecisionEntry.of(arithmetic),
         seeds={"run": config.seed, "server_round_1": training_seed(config, 1, SERVER)},
         break_even=federation.break_even(),
         versions=facts["versions"],
         hardware=HardwareEntry(**facts["hardware"]),
-        bits=bits_settings(PrecisionEntry.of(task), config.engine),
-        fingerprint=fingerprint_of(federation),
+        bits=bits_settings(arithmetic, config.engine),
+        fingerprint=arithmetic.fingerprint,
         checkpoints=None,
         faults=[],
         starts={},

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 import yaml
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.records.bits import other_processor, other_versions
 from rayfed_ssl.records.config_file import FILE
-from rayfed_ssl.records.manifest import PrecisionEntry, bits_settings, fingerprint_of, follows_rounds, settings_sha256
+from rayfed_ssl.records.manifest import bits_settings, follows_rounds, settings_sha256
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
@@ -96,13 +98,13 @@ def check_schedule(state: RunState | None, federation: Federation) -> None:
         )
 
 
-def check_bits(record: RunRecord, federation: Federation) -> None:
+def check_bits(record: RunRecord, engine: Engine, arithmetic: Arithmetic) -> None:
     """Refuse another device, precision or number of threads than a run began with, with other bits as result.
 
     Raises:
         ConfigError: They differ.
     """
-    began, now = record.manifest.bits, bits_settings(PrecisionEntry.of(federation.task), federation.config.engine)
+    began, now = record.manifest.bits, bits_settings(arithmetic, engine)
     if names := [name for name in began if began[name] != now[name]]:
         before, after = (" ".join(f"engine.{name}={bits[name]}" for name in names) for bits in (began, now))
         raise ConfigError(
@@ -111,10 +113,10 @@ def check_bits(record: RunRecord, federation: Federation) -> None:
         )
 
 
-def other_bits(record: RunRecord, federation: Federation) -> Iterator[RunWarning]:
-    """Warn where this process computes other bits than the one that began the run."""
+def other_bits(record: RunRecord, arithmetic: Arithmetic) -> Iterator[RunWarning]:
+    """Warn where clients' steps have other bits here than where the run began."""
     manifest = record.manifest
-    processor = other_processor(manifest.fingerprint, fingerprint_of(federation), federation.config.engine.cpu)
+    processor = other_processor(manifest.fingerprint, arithmetic.fingerprint, manifest.bits)
     versions = other_versions(manifest.versions, environment()["versions"])
     for line in (processor, versions and f"this run began with other versions: {versions}"):
         if line:

@@ -22,6 +22,7 @@ import yaml
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOutcome
 from rayfed_ssl.engine.run_watch import RunWarning
@@ -109,13 +110,13 @@ class RunRecord(Observer):
                 mark_states(states, self.manifest)
 
     @classmethod
-    def create(cls, directory: Path, federation: Federation) -> "RunRecord":
-        """Begin a record in an empty or a missing directory."""
+    def create(cls, directory: Path, federation: Federation, arithmetic: Arithmetic) -> "RunRecord":
+        """Begin a record in an empty or a missing directory; `arithmetic` is the executor's."""
         data = federation.config.data
         if data.path is not None and data.path.exists():  # a name on the Hub is no path
             data = data.model_copy(update={"path": data.path.resolve()})
             federation.config = federation.config.model_copy(update={"data": data})
-        record = cls(directory, describe(federation))
+        record = cls(directory, describe(federation, arithmetic))
         record._states_named = True
         record.manifest.checkpoints = states_address(federation.config.engine.checkpoints, directory, record.manifest)
         states_backend(directory, record.manifest).create()

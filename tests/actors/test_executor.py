@@ -11,9 +11,11 @@ from actors.errors import ClusterError
 from actors.executor import RayExecutor
 from actors.object_store import ItemRef
 from rayfed_ssl.engine import start_scores
+from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.result_cache import CachedResult
 from rayfed_ssl.engine.round_loop import Observer, RunPlan, run_round, run_rounds
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.checkpoints import RunState
 from rayfed_ssl.storage.cloud import Bucket
 from tests.actors.conftest import killing
@@ -71,6 +73,14 @@ def test_a_start_is_scored_in_an_actor(executor, federation, monkeypatch):
     monkeypatch.setattr(start_scores, "_score", lambda *arguments: pytest.fail("scored in the driver"))
     monkeypatch.setattr(CachedResult, "read", lambda cached: None)
     assert executor.score_start("cnn") == expected
+
+
+def test_the_fingerprint_of_a_run_is_an_actors(executor, federation, tmp_path, monkeypatch):
+    expected = LocalExecutor(federation).arithmetic()
+    monkeypatch.setattr(Arithmetic, "of", lambda *arguments: pytest.fail("taken in the driver"))
+    made = executor._take_arithmetic(list(executor._pool.actors.values()))
+    assert made == executor.arithmetic() == expected
+    assert RunRecord.create(tmp_path, federation, made).manifest.fingerprint == expected.fingerprint
 
 
 def test_a_server_actor_that_dies_between_rounds_changes_nothing(executor, federation, expected, tmp_path, monkeypatch):

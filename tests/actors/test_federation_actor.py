@@ -15,7 +15,6 @@ from actors.placement.plan import actor_config
 from actors.server_actor import ServerActor
 from rayfed_ssl.environment import cpu_model
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.processor import PORTABLE
 
 
 def test_other_versions_are_refused_in_one_line():
@@ -32,12 +31,18 @@ def test_builds_of_torch_are_no_other_versions(monkeypatch):
     assert local_versions() == {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0", "rayfed-ssl": None}
 
 
-def test_different_hardware_is_warned_of(tmp_path):
-    assert hardware_warning(["AMD EPYC", "AMD EPYC"]) is None
-    message = hardware_warning(["Intel Xeon", "AMD EPYC", "AMD EPYC"])
-    assert message.startswith(
-        "actors run on different hardware (2 on AMD EPYC; 1 on Intel Xeon): results may differ between machines"
+def test_hardware_of_other_bits_is_warned_of_and_its_name_means_nothing():
+    names, same = ["NVIDIA H200", "NVIDIA H100", "NVIDIA H100"], {"convolution": "0", "sum": "1"}
+    assert hardware_warning(names[1:], {"NVIDIA H100": same}) is None
+    assert hardware_warning(names, {"NVIDIA H200": same, "NVIDIA H100": dict(same)}) is None
+    assert hardware_warning(names, {"NVIDIA H200": same, "NVIDIA H100": same | {"sum": "2"}}) == (
+        "actors run on different hardware (2 on NVIDIA H100; 1 on NVIDIA H200), which computes other bits (sum): the "
+        "results depend on which actor runs which step"
     )
+
+
+def test_a_processor_is_described_by_its_name_and_what_it_can_do(tmp_path):
+    assert hardware(torch.device("cpu")).startswith(f"{cpu_model()}, {torch.backends.cpu.get_cpu_capability()}, torch ")
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 7763\nmodel name\t: AMD EPYC 7763\n")
     assert cpu_model(tmp_path / "cpuinfo") == "AMD EPYC 7763"
     assert cpu_model(tmp_path / "none")
@@ -56,10 +61,3 @@ def test_an_actor_of_another_version_cannot_be_used(cluster, open_tiny):
         wait_until_ready([other])
     for actor in (like, other):
         ray.kill(actor)
-
-
-def test_portable_actors_run_on_processors_of_any_kind(monkeypatch):
-    assert cpu_model() in hardware(torch.device("cpu"))
-    for name, value in PORTABLE.items():
-        monkeypatch.setenv(name, value)
-    assert hardware(torch.device("cpu")) == f"portable, torch {torch.__version__}"

@@ -9,6 +9,7 @@ import pytest
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.manifest import RunManifest, describe
 from rayfed_ssl.runs import resume, run
@@ -43,7 +44,7 @@ def test_indices_are_refused_where_a_part_is_held_out_as_public(tiny: TinyConfig
 
 def test_the_record_says_how_skewed_the_clients_are(open_tiny: Callable[..., Federation], tmp_path: Path):
     federation = open_tiny("fedavg")
-    manifest = describe(federation)
+    manifest = describe(federation, LocalExecutor(federation).arithmetic())
     labels, shards = federation.dataset.train.labels, federation.shards
     everyone = labels[np.concatenate(list(shards.values()))]
     distances = [

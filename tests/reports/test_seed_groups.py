@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.seed_groups import by_seed
@@ -71,7 +72,8 @@ def test_runs_from_encoders_of_several_seeds_belong_together(summary, tiny: Tiny
     for name, seed in (("fedavg", 0), ("fedavg", 1), ("local", 1)):
         directory = tmp_path / f"{name}-{seed}"
         directory.mkdir()
-        RunRecord.create(directory, Federation.open(tiny(name, f"seed={seed}")))
+        federation = Federation.open(tiny(name, f"seed={seed}"))
+        RunRecord.create(directory, federation, LocalExecutor(federation).arithmetic())
 
     def begun(start: str, seed: int) -> Summary:
         return summary("fedavg", f"model.start={tmp_path / start}", f"seed={seed}")

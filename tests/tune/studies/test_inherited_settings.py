@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.studies.swept import begin, fabricate, write
@@ -40,7 +41,8 @@ def finish(folder: Path, tree: Mapping[str, Any], scores: Sequence[Sequence[floa
 
     def outcome(segment: Segment) -> dict[str, float]:
         run = directory.runs / f"{segment.trial}-{segment.seed}"
-        RunRecord.create(run, Federation.open(segment.run.config))
+        federation = Federation.open(segment.run.config)
+        RunRecord.create(run, federation, LocalExecutor(federation).arithmetic())
         return {directory.study.goals[0].score: scores[segment.trial][segment.seed]}
 
     fabricate(directory, outcome)
