@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -103,11 +104,14 @@ class MpsDaemon:
             env=environment,
             start_new_session=True,
         )
-        for command in ([PROGRAM, "-d"], CLIENT):
-            status, output = _call(command, environment)
-            if status:
-                return (output.strip().splitlines() or [f"exit status {status}"])[-1]
-        return "" if answers(environment) else "it does not answer"
+        if reason := _failure([PROGRAM, "-d"], environment):
+            return reason
+        deadline = time.monotonic() + TIMEOUT
+        while not answers(environment):
+            if time.monotonic() > deadline:
+                return f"no answer within {TIMEOUT:g} s"
+            time.sleep(0.1)
+        return _failure(CLIENT, environment)
 
     @contextmanager
     def exported(self) -> Iterator[None]:
@@ -147,6 +151,12 @@ class MpsDaemon:
             kill_processes(self.directory)
             self._guard.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _failure(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run a command; returns the last line of one that failed, or ""."""
+    status, output = _call(command, environment)
+    return (output.strip().splitlines() or [f"exit status {status}"])[-1] if status else ""
 
 
 def _call(command: Sequence[str], environment: Mapping[str, str], text: str = "") -> tuple[int, str]:

@@ -6,8 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -19,7 +17,7 @@ from actors.cluster.address import LocalNode, check_address, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.stale_sessions import RAY, SessionDirectory, remove_stale_sessions
 from actors.errors import ClusterError
-from tests.actors.conftest import run_python
+from tests.actors.conftest import ask_until, is_gone, run_python
 
 OWNER = """
 import subprocess, sys, time
@@ -29,16 +27,6 @@ agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", 
 print(own.path, agent.pid, flush=True)
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def short_tmp(monkeypatch):
-    """A TMPDIR short enough for Ray's sockets, for child processes too."""
-    path = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
-    monkeypatch.setenv("TMPDIR", str(path))
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture
@@ -56,20 +44,6 @@ def raylet(tmp_path):
     for process in processes:
         process.kill()
         process.wait(60)
-
-
-def ask_until(question, answer_is_right, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not answer_is_right(answer := question()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return answer
-
-
-def is_gone(process: int) -> bool:
-    try:
-        return bool(psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_raylet_that_was_stopped_is_killed_before_ray_is_left(tmp_path, raylet):
