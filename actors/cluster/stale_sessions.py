@@ -75,7 +75,7 @@ def remove_stale_sessions() -> list[Path]:
             if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
                 continue
             if not (directory / LOCK).is_file():
-                if not {RAY, MPS} >= set(os.listdir(directory)) or any(_users(directory)):
+                if not {RAY} <= set(os.listdir(directory)) <= {RAY, MPS} or any(_users(directory)):
                     continue
                 shutil.rmtree(directory, ignore_errors=True)
             else:

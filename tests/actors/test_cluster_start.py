@@ -15,7 +15,7 @@ from actors.cluster import address, machine, private_ray
 from actors.cluster import health as health_module
 from actors.cluster.address import LocalNode, check_address, resolve_address
 from actors.cluster.health import Health
-from actors.cluster.stale_sessions import RAY, SessionDirectory, remove_stale_sessions
+from actors.cluster.stale_sessions import MPS, RAY, SessionDirectory, remove_stale_sessions
 from actors.errors import ClusterError
 from tests.actors.conftest import ask_until, is_gone, run_python
 
@@ -125,6 +125,7 @@ def test_a_session_without_an_owner_goes_unless_a_process_uses_it_or_it_is_somet
     stale, used, other, elsewhere = (short_tmp / name for name in ("rayfed-a", "rayfed-b", "rayfed-c", "elsewhere"))
     for directory in (stale / RAY, used / RAY, other / RAY, elsewhere / RAY):
         directory.mkdir(parents=True)
+    (stale / MPS).mkdir()
     (other / "notes.txt").touch()
     (short_tmp / "rayfed-d").symlink_to(elsewhere)
     user = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"--temp-dir={used / RAY}"])
