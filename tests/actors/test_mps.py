@@ -280,7 +280,7 @@ def test_a_private_rays_daemon_serves_its_actors_and_ends_with_the_driver(contro
     assert (Path(pipe).parents[2], is_in_driver) == (short_tmp, "False")
     daemon = process_of(Path(pipe).parent)
     if number:
-        os.kill(driver.pid, number)
+        (os.killpg if number == signal.SIGINT else os.kill)(driver.pid, number)  # Ctrl-C reaches the group
     driver.communicate(timeout=120)
     assert bool(driver.returncode) == bool(number)
     assert ask_until(lambda: is_gone(daemon), bool)
