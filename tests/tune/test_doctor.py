@@ -47,6 +47,12 @@ def test_doctor_exits_with_1_and_the_reason_where_a_run_does_not_fit(cli, recipe
     assert "\n  fits" not in crowded.stdout
 
 
+def test_doctor_refuses_mps_where_a_run_would(cli, recipes):
+    refused = cli("doctor", recipes["flesd"], "engine.mps=on")
+    assert refused.exit_code == 1
+    assert "  does not fit: engine.mps=on asks for NVIDIA's MPS, but " in refused.stdout
+
+
 def test_a_proposal_takes_no_more_actors_than_cores_memory_and_clients(open_tiny: Callable[..., Federation]):
     cost = StepCost(1_000_000_000 - ACTOR_BYTES, seconds=1.0)
     for cpus, memory, actors in ((2, 9e9, 2), (64, 9e9, 3), (64, 1.5e9, 1), (64, 0.5e9, 1)):

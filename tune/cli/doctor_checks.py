@@ -16,7 +16,7 @@ from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, ActorCost
 from actors.placement.allocation import Placement, allocate
 from actors.placement.gpu_sharing import fitting, reason
-from actors.placement.plan import can_have_mps, plan
+from actors.placement.plan import can_have_mps, check_fits, plan
 from rayfed_ssl.capacity.client_cost import StepCost, largest_client, measure_apart, step_cost
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import Engine
@@ -91,6 +91,8 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | 
     placement: Placement | None = None
     try:
         placement = plan(federation, nodes, mps=can_have_mps(engine))
+        if engine.mps == "on":
+            check_fits(federation, "local")
         crowded = placement.per_gpu > 1 or placement.cost.is_measured  # an estimate refuses no single actor
         if gpu_free is not None and crowded and placement.per_gpu > (most := fitting(gpu_free, placement.cost)):
             problems.append(
