@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from actors.federation_actor import FederationActor, Versions
+from actors.federation_actor import FederationActor, Versions, ending_without_gpu
 from actors.object_store import fetch
 from rayfed_ssl.engine.gpu_memory import limit_process, release
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Evaluation
@@ -48,9 +48,10 @@ class ClientActor(FederationActor):
         for step, download in zip(steps, fetch([step.download for step in steps]), strict=True):
             try:
                 state = None if step.state is None else checkpoints.read(step.state, directory)
-                result, report = self.steps.update_client(
-                    step.round, step.client, download, state, directory, step.epochs
-                )
+                with ending_without_gpu():
+                    result, report = self.steps.update_client(
+                        step.round, step.client, download, state, directory, step.epochs
+                    )
             except ClientError as error:
                 error.__cause__ = None  # it may hold what cannot be pickled
                 uploads.append(None)
@@ -64,10 +65,12 @@ class ClientActor(FederationActor):
         """Free the GPU memory that torch caches, for others that share the GPU."""
         release()
 
+    @ending_without_gpu()
     def score_start(self, architecture: str) -> list[Metrics]:
         """Score what an architecture starts from; returns a list of one."""
         return [score_start(self._federation, architecture)]
 
+    @ending_without_gpu()
     def evaluate(self, encoder: Encoder, name: str, round: int, final: bool) -> list[Evaluation]:
         """Score an encoder, whose weights are refs; returns a list of one."""
         return [self._federation.evaluate(fetch(encoder), name, round, final)]

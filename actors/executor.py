@@ -70,8 +70,9 @@ class RayExecutor:
         self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
         self._exit_stack = ExitStack()
-        plan.check_fits(federation, address)
-        self._cluster = start(address, on_ray_death=on_ray_death)
+        self._mps = plan.check_fits(federation, address)
+        own_mps = "off" if self._mps == "joined" else self._mps
+        self._cluster = start(address, on_ray_death=on_ray_death, mps=own_mps)
         self._exit_stack.callback(self._cluster.stop)
         try:
             self._health = self._cluster.health
@@ -82,7 +83,7 @@ class RayExecutor:
 
     def _create_actors(self) -> None:
         nodes = self._cluster.nodes()
-        self.placement = plan.plan(self._federation, nodes)
+        self.placement = plan.plan(self._federation, nodes, mps=self._mps != "off")
         arguments = plan.actor_config(self._federation, self.placement), local_versions(), os.getcwd()
         attempts, check = self._engine.attempts, self._health.check
         cache_bytes = min(UPLOAD_CACHE_BYTES, int(UPLOAD_CACHE_SHARE * min(node.store for node in nodes)))

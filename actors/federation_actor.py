@@ -1,12 +1,15 @@
 """What client actors and the server actor have in common: the run's federation, on a machine with the driver's versions."""
 
+import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from actors.cluster.stale_sessions import MPS_PIPE
 from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
@@ -53,6 +56,23 @@ class FederationActor:
     def ready(self) -> str:
         """Open the data, so that errors are known before the first round, and describe the hardware."""
         return hardware(self._federation.task.device)
+
+
+@contextmanager
+def ending_without_gpu() -> Iterator[None]:
+    """After an error, end this process if its GPU is lost to it, so that the driver starts another and repeats the work.
+
+    All processes that share a GPU by MPS lose it when MPS dies or one of them commits a fatal error: no CUDA call works.
+    """
+    try:
+        yield
+    except Exception:
+        if MPS_PIPE in os.environ and torch.cuda.is_initialized():
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError:
+                os._exit(1)
+        raise
 
 
 def local_versions() -> Versions:

@@ -48,6 +48,10 @@ def check_fits(federation: Federation, address: str | None = None, faults: Seque
             raise ConfigError(
                 "--address names a Ray, which engine.executor=local does not use: leave one of the two out"
             )
+        if config.engine.mps == "on":
+            raise ConfigError(
+                "engine.mps=on is for actors that share a GPU, and engine.executor=local has none: leave one of the two out"
+            )
         check_memory(federation)
     else:
         from actors.placement import plan

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from actors.federation_actor import FederationActor, Versions
+from actors.federation_actor import FederationActor, Versions, ending_without_gpu
 from actors.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
 from rayfed_ssl.engine.contributions import Start
 from rayfed_ssl.engine.gpu_memory import release
@@ -32,6 +32,7 @@ class ServerActor(FederationActor):
         torch.set_num_threads(self._config.engine.server_threads)
         self._cache_bytes = cache_bytes
 
+    @ending_without_gpu()
     def init(self, directory: Directory) -> Stored:
         """Make and store the state before round 1."""
         try:
@@ -49,6 +50,7 @@ class ServerActor(FederationActor):
             {client_id: self.steps.download(client_id, states[client_id], directory) for client_id in states}
         )
 
+    @ending_without_gpu()
     def update(
         self,
         round: int,

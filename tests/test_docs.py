@@ -47,7 +47,22 @@ PLACEHOLDERS = {
     "LR": "0.01",
 }
 
-OTHER_PROGRAMS = {"bash", "chmod", "docker", "helm", "kubectl", "pip", "ray", "sbatch", "sphinx-build", "uv"}
+OTHER_PROGRAMS = {
+    *(
+        "bash",
+        "chmod",
+        "docker",
+        "export",
+        "helm",
+        "kubectl",
+        "mkdir",
+        "nvidia-cuda-mps-control",
+        "pip",
+        "ray",
+        "sbatch",
+    ),
+    *("sphinx-build", "uv"),
+}
 """What a block may call beside this project's own program and modules; its syntax alone is checked."""
 
 EXECUTED = ("first-run", "own-photographs", "own-method", "own-encoder", "own-parts", "report", "ledger", "bits")

@@ -8,9 +8,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import ray
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
@@ -18,9 +18,10 @@ from ray.job_config import JobConfig
 
 from actors.cluster.address import check_address, local_nodes, resolve_address
 from actors.cluster.health import Health
-from actors.cluster.machine import Node
+from actors.cluster.machine import Node, gpu_memory
+from actors.cluster.mps import MpsDaemon
 from actors.cluster.private_ray import free_port, options, stop_unused_processes
-from actors.cluster.stale_sessions import SessionDirectory, kill_processes, remove_stale_sessions
+from actors.cluster.stale_sessions import MPS, SessionDirectory, kill_processes, remove_stale_sessions
 from actors.errors import ClusterError, first_line
 from rayfed_ssl.processor import PORTABLE, is_portable
 
@@ -46,7 +47,8 @@ class Cluster:
     def nodes(self) -> list[Node]:
         """List the machines that are alive."""
         entries: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        return [Node.of(entry) for entry in entries if entry["Alive"]]
+        nodes = [Node.of(entry) for entry in entries if entry["Alive"]]
+        return nodes if self.directory is None else [replace(node, gpu_memory=gpu_memory()) for node in nodes]
 
     def stop(self) -> None:
         """Leave Ray; a private Ray ends with all its processes and files. A second call does nothing."""
@@ -59,6 +61,8 @@ class Cluster:
 
     def _clean(self) -> None:
         self._left.set()
+        if self.health.mps is not None:
+            self.health.mps.stop()
         if self.directory is not None:
             kill_processes(self.directory.ray)  # agents outlive a raylet that was killed
             self.directory.remove()
@@ -70,6 +74,7 @@ def start(
     num_cpus: int | None = None,
     timeout: float | None = None,
     on_ray_death: Callable[[str], None] | None = None,
+    mps: Literal["off", "auto", "on"] = "off",
 ) -> Cluster:
     """Start Ray on this machine, or join a running one; a Ray that this process has already joined is used as it is.
 
@@ -82,6 +87,7 @@ def start(
         timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT.
         on_ray_death: Is called, in a thread of its own, when a Ray that was started here has died or was stopped, and must
             end this process. None checks only where the program waits for Ray.
+        mps: Whether a Ray that is started here gets NVIDIA's MPS; where it fails, "auto" warns and "on" raises.
     """
     if address is not None and not address.strip():
         raise ClusterError("the address of Ray is empty: give host:port or auto, or leave it out to start Ray here")
@@ -89,14 +95,14 @@ def start(
         return Cluster(owned=False)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
-        cluster = _start(num_cpus, timeout or START_TIMEOUT)
+        cluster = _start(num_cpus, timeout or START_TIMEOUT, mps)
         if on_ray_death is not None:
             cluster.health.watch(on_ray_death)
         return cluster
     return _join(address, timeout or JOIN_TIMEOUT)
 
 
-def _start(num_cpus: int | None, timeout: float) -> Cluster:
+def _start(num_cpus: int | None, timeout: float, mps: str) -> Cluster:
     remove_stale_sessions()
     _warn_of_clusters()
     try:
@@ -106,7 +112,9 @@ def _start(num_cpus: int | None, timeout: float) -> Cluster:
     cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
     _use_token()
-    with free_port():
+    if mps != "off":
+        _start_mps(cluster, MpsDaemon(directory.path / MPS, is_required=mps == "on"))
+    with free_port(), cluster.health.mps.exported() if cluster.health.mps else nullcontext():
         reason = _init(options(directory.ray, num_cpus), cluster, timeout)
     if reason:
         raise ClusterError(
@@ -115,6 +123,16 @@ def _start(num_cpus: int | None, timeout: float) -> Cluster:
         )
     stop_unused_processes()
     return cluster
+
+
+def _start_mps(cluster: Cluster, daemon: MpsDaemon) -> None:
+    cluster.health.mps = daemon
+    try:
+        if not daemon.start():
+            cluster.health.mps = None
+    except BaseException:
+        cluster._clean()
+        raise
 
 
 def _join(address: str, timeout: float) -> Cluster:

@@ -16,6 +16,7 @@ from ray import ObjectRef
 from ray.exceptions import GetTimeoutError
 
 from actors.cluster.address import connection_error
+from actors.cluster.mps import MpsDaemon
 from actors.errors import ClusterError
 
 CHECK_INTERVAL = 5.0
@@ -39,11 +40,12 @@ lacks one takes Ray half a minute to give up."""
 
 @dataclass
 class Health:
-    """Checks the Ray that this process has joined; of a private Ray it knows the directory and the vital processes."""
+    """Checks the Ray that this process has joined; of a private Ray it knows the directory, the vital processes and MPS."""
 
     directory: Path | None = None
     vital: dict[str, psutil.Process] = field(default_factory=dict)
     left: threading.Event = field(default_factory=threading.Event)
+    mps: MpsDaemon | None = None
     _older: set[int] = field(default_factory=lambda: {child.pid for child in psutil.Process().children(recursive=True)})
     _last_check: float = field(default_factory=time.monotonic)
     _watcher: threading.Thread | None = None
@@ -108,6 +110,8 @@ class Health:
             if self._watcher is not None:
                 self._watcher.join()
             raise ClusterError(_advice(failure))
+        if self.mps is not None:
+            self.mps.check()
         context = ray.get_runtime_context()
         if reason := connection_error(context.gcs_address):
             raise ClusterError(

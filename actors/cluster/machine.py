@@ -24,13 +24,17 @@ MIN_STORE = 100e6
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the cluster: what Ray may assign, the bytes of its object store, and of other memory (0: unknown)."""
+    """A machine of the cluster: what Ray may assign, and bytes of its object store, of other memory, of its smallest GPU.
+
+    They are 0 where they are unknown, as a GPU's are on other machines than this one.
+    """
 
     id: str
     cpus: float
     gpus: float = 0.0
     store: float = 0.0
     memory: float = 0.0
+    gpu_memory: float = 0.0
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> "Node":
@@ -43,7 +47,13 @@ def this_machine() -> Node:
     """Describe this machine as a private Ray would see it."""
     memory = free_memory()
     store = object_store_size(memory)
-    return Node("this machine", cores(), torch.cuda.device_count(), store, max(0, memory - store))
+    return Node("this machine", cores(), torch.cuda.device_count(), store, max(0, memory - store), gpu_memory())
+
+
+def gpu_memory() -> int:
+    """Count the bytes of this machine's smallest GPU, in use or not; 0 without one."""
+    gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return min((gpu.total_memory for gpu in gpus), default=0)
 
 
 def free_shared_memory() -> float:

@@ -21,6 +21,12 @@ LOCK = "owner"
 RAY = "r"
 """Ray's own directory in each of them, which Ray opens to all users; the name is short for MAX_TEMP_PATH."""
 
+MPS = "mps"
+"""The directory of its MPS daemon in each of them that has one."""
+
+MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+"""The variable that tells MPS and the processes that it serves the directory of their pipes."""
+
 MAX_TEMP_PATH = 24
 """Characters of a temporary directory at most, so that the paths of Ray's sockets fit into 107 bytes."""
 
@@ -69,7 +75,7 @@ def remove_stale_sessions() -> list[Path]:
             if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
                 continue
             if not (directory / LOCK).is_file():
-                if os.listdir(directory) != [RAY] or any(_users(directory)):
+                if not {RAY} <= set(os.listdir(directory)) <= {RAY, MPS} or any(_users(directory)):
                     continue
                 shutil.rmtree(directory, ignore_errors=True)
             else:
@@ -90,9 +96,13 @@ def kill_processes(directory: Path) -> None:
 
 
 def _users(directory: Path) -> Iterator[psutil.Process]:
-    """Find this user's processes whose command line names a directory as an option's value, as all of Ray's do."""
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        arguments = process.info["cmdline"] or []
+    """Find this user's processes that use a directory.
+
+    Ray's name it in their command line as an option's value, those of MPS in their environment.
+    """
+    for process in psutil.process_iter(["cmdline", "uids", "environ"]):
+        arguments, environment = process.info["cmdline"] or [], process.info["environ"] or {}
         is_own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
-        if is_own and any(text.endswith(f"={directory}") or f"={directory}/" in text for text in arguments):
+        is_of_ray = any(text.endswith(f"={directory}") or f"={directory}/" in text for text in arguments)
+        if is_own and (is_of_ray or environment.get(MPS_PIPE, "").startswith(f"{directory}/")):
             yield process

@@ -16,13 +16,17 @@ ACTOR_IDLE = 0.005
 
 @dataclass(frozen=True)
 class ActorCost:
-    """Bytes of memory (0: unknown) and GPU memory that a client actor takes in a step, measured here or estimated."""
+    """Bytes of memory (0: unknown) and GPU memory that a client actor takes in a step, measured here or estimated.
+
+    `busy` is the part of its time in which a step keeps the GPU busy; None if unknown.
+    """
 
     memory: int = 0
     gpu_memory: int = 0
     is_measured: bool = False
+    busy: float | None = None
 
     @classmethod
     def of(cls, step: StepCost) -> "ActorCost":
         """Add the actor's own memory to that of the step."""
-        return cls(ACTOR_BYTES + step.memory, step.gpu_memory, step.is_measured)
+        return cls(ACTOR_BYTES + step.memory, step.gpu_memory, step.is_measured, step.busy)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from actors.cluster.machine import Node
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ActorCost
+from actors.placement.gpu_sharing import actors_per_gpu
 from rayfed_ssl.config.sections import Engine
+from rayfed_ssl.engine.gpu_memory import even_share
 from rayfed_ssl.formats import size
 
 RESOURCE_UNITS = 10_000
@@ -37,13 +39,24 @@ class Placement:
 
 
 def allocate(
-    engine: Engine, num_clients: int, nodes: Sequence[Node], *, use_gpu: bool, cost: ActorCost = UNKNOWN
+    engine: Engine,
+    num_clients: int,
+    nodes: Sequence[Node],
+    *,
+    use_gpu: bool,
+    cost: ActorCost = UNKNOWN,
+    mps: bool = False,
 ) -> Placement:
-    """Fit the client actors into the machines, or raise `ClusterError`; Ray itself would wait without a message."""
+    """Fit the client actors into the machines, or raise `ClusterError`; Ray itself would wait without a message.
+
+    `mps` says whether actors that share a GPU have MPS.
+    """
     num_gpus = int(sum(node.gpus for node in nodes))
     _check_gpus(engine, num_gpus, use_gpu)
     is_shared = use_gpu and engine.gpus_per_actor is None
-    gpus = 1.0 if is_shared else engine.gpus_per_actor or 0.0
+    gpus = engine.gpus_per_actor or 0.0
+    if is_shared:
+        gpus = even_share(1 / actors_per_gpu(cost, min(node.gpu_memory for node in nodes if node.gpus), mps=mps))
     automatic = int(min(num_clients, _capacity(nodes, max(engine.cpus_per_actor, 1.0), gpus, cost.memory)))
     by_name = {"auto": automatic, "per-client": num_clients}
     number = max(1, min(num_clients, by_name[engine.actors] if isinstance(engine.actors, str) else engine.actors))

@@ -1,30 +1,62 @@
 """From a run and the machines to a placement; what cannot fit is refused as early as possible."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster.machine import Node, this_machine
+from actors.cluster.mps import MAX_CLIENTS, PROGRAM, is_available, is_joined
 from actors.cluster.private_ray import starts_private_ray
+from actors.errors import ClusterError
 from actors.placement.actor_cost import ActorCost
 from actors.placement.allocation import Placement, allocate
 from rayfed_ssl.capacity.client_cost import step_cost
+from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.federation import Federation
 
+Mps = Literal["off", "joined", "auto", "on"]
+"""The MPS of a run's actors: none, the user's, or a private Ray's, without which the run continues ("auto") or not."""
 
-def plan(federation: Federation, nodes: Sequence[Node]) -> Placement:
-    """Compute the placement of a run's client actors, or raise `ClusterError` if they do not fit."""
+
+def plan(federation: Federation, nodes: Sequence[Node], *, mps: bool = False) -> Placement:
+    """Compute the placement of a run's client actors, with or without MPS, or raise `ClusterError` if they do not fit."""
     use_gpu = _uses_gpu(federation, nodes)
     cost = ActorCost.of(step_cost(federation, "cuda" if use_gpu else "cpu"))
-    return allocate(federation.config.engine, len(federation.client_ids), nodes, use_gpu=use_gpu, cost=cost)
+    return allocate(federation.config.engine, len(federation.client_ids), nodes, use_gpu=use_gpu, cost=cost, mps=mps)
 
 
-def check_fits(federation: Federation, address: str | None) -> None:
-    """Raise `ClusterError` for what cannot fit before a private Ray is started, which takes seconds."""
+def check_fits(federation: Federation, address: str | None) -> Mps:
+    """Raise `ClusterError` for what cannot be before a private Ray is started, which takes seconds.
+
+    Returns the MPS that actors get.
+    """
+    asked = federation.config.engine.mps
+    obstacle = "it is started with a Ray of the run's own, and this one runs already: start it as docs/cluster.md says"
     if starts_private_ray(address):
-        plan(federation, [this_machine()])
+        obstacle = mps_obstacle(plan(federation, [this_machine()], mps=can_have_mps(federation.config.engine)))
+    if asked == "off":
+        return "off"
+    if is_joined():
+        return "joined"
+    if obstacle and asked == "on":
+        raise ClusterError(f"engine.mps=on asks for NVIDIA's MPS, but {obstacle}, or leave engine.mps out")
+    return "off" if obstacle else asked
+
+
+def can_have_mps(engine: Engine) -> bool:
+    """Whether actors of a private Ray that share a GPU have MPS."""
+    return engine.mps != "off" and is_available()
+
+
+def mps_obstacle(placement: Placement) -> str:
+    """Say why a private Ray with these actors gets no MPS; "" where it does."""
+    if placement.per_gpu < 2:
+        return f"no GPU has two client actors, got {placement.num_actors} on {placement.device}: set engine.actors"
+    if placement.per_gpu >= MAX_CLIENTS:
+        return f"it serves {MAX_CLIENTS} processes a GPU, got {placement.per_gpu} actors and the server: lower engine.actors"
+    return "" if is_available() else f"{PROGRAM} is not on the PATH: install it with NVIDIA's driver"
 
 
 def actor_options(placement: Placement) -> dict[str, Any]:

@@ -1,11 +1,7 @@
-"""What is measured beside time: FLOPs, the share of the GPU's peak, its memory and its utilization."""
+"""What is measured beside time: FLOPs, the share of the GPU's peak, and its memory."""
 
 import gc
-import shutil
-import subprocess
-import tempfile
 from dataclasses import replace
-from statistics import fmean
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -57,33 +53,3 @@ def start_memory() -> None:
 def peak_memory() -> int | None:
     """Bytes of tensors on the GPU at most since `start_memory`; None without a GPU."""
     return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
-
-
-class Utilization:
-    """Samples the GPU's utilization with nvidia-smi in a process of its own; None where that is missing or cannot tell."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115
-
-    def start(self) -> None:
-        """Begin to sample every 100 ms."""
-        if not torch.cuda.is_initialized() or shutil.which("nvidia-smi") is None:
-            return
-        gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-        query = ["nvidia-smi", "-i", gpu, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "100"]
-        self._process = subprocess.Popen(query, stdout=self._file, stderr=subprocess.DEVNULL, text=True)
-
-    def stop(self) -> float | None:
-        """Give the mean in percent."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
-        self._file.seek(0)
-        return mean_of(self._file.read())
-
-
-def mean_of(answer: str) -> float | None:
-    """Average nvidia-smi's lines; None if no line is a number."""
-    values = [float(line) for line in answer.split() if line.isdigit()]
-    return fmean(values) if values else None

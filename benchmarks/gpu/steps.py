@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.meters import Utilization, flops_per_pair, peak_flops, peak_memory, start_memory
+from benchmarks.gpu.meters import flops_per_pair, peak_flops, peak_memory, start_memory
 from benchmarks.gpu.setting import STEP_BATCHES, Outcome, Row, Setting
+from rayfed_ssl.capacity.utilization import Utilization
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.training.captured import Captures, DeviceRunner

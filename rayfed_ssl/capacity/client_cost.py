@@ -18,6 +18,7 @@ import platformdirs
 import torch
 from torch import Tensor
 
+from rayfed_ssl.capacity.utilization import busy_share
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES
@@ -45,12 +46,14 @@ class StepCost:
         gpu_memory: Peak on the GPU, CUDA's context included; 0 on the CPU.
         state: Size of the client's state; None if unknown.
         seconds: Time of a local epoch; None if it was not measured.
+        busy: Part of the time in which steps keep the GPU busy, in (0, 1]; None if unknown, and on the CPU.
     """
 
     memory: int
     gpu_memory: int = 0
     state: int | None = None
     seconds: float | None = None
+    busy: float | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -119,13 +122,14 @@ def measure(federation: Federation) -> StepCost:
     before = _reset_peak(federation.task.device)
     first = federation.update_client(1, client_id, download, None)
     second = federation.update_client(1, client_id, download, first.state)
-    after, gpu_memory, device = _memory(), 0, federation.task.device
+    after, gpu_memory, busy, device = _memory(), 0, None, federation.task.device
     # Mapped files count in both figures, are shared, and come and go: with the fewest of them the error is to the safe side.
     files = min(before["RssFile"], after["RssFile"])
     grown = max(0, after["VmHWM"] - files - (before["VmRSS"] - before["RssFile"]))
     if device.type == "cuda":
         gpu_memory = torch.cuda.max_memory_reserved(device) + CONTEXT_BYTES
-    return StepCost(grown, gpu_memory, nbytes(second.state), second.seconds / federation.config.epochs)
+        busy = busy_share(lambda: federation.update_client(1, client_id, download, second.state))
+    return StepCost(grown, gpu_memory, nbytes(second.state), second.seconds / federation.config.epochs, busy)
 
 
 def _reset_peak(device: torch.device) -> dict[str, int]:

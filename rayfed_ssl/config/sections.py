@@ -211,6 +211,11 @@ def _actors(value: Any) -> Any:
     raise ValueError(f"must be auto, per-client or a whole number of at least 1, got {value!r}")
 
 
+def _switch(value: Any) -> Any:
+    """YAML reads the words on and off as true and false."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
+
+
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """What can follow a run, each an extra of the same name; `rayfed_ssl.trackers` has one module for each."""
 
@@ -233,13 +238,17 @@ class Engine(Section):
     executor: Literal["ray", "local"] = "ray"
     """Where steps run: "ray" (actors) or "local" (this process)."""
     actors: Annotated[str | int, BeforeValidator(_actors)] = "auto"
-    """Client actors; "auto" takes one for each core or GPU slot, as far as memory carries them, "per-client" gives each
-    client its own.
+    """Client actors; "auto" takes one for each core, or for each GPU as many as what `doctor --measure` found of a step to
+    leave idle is worth (else one), as far as memory carries them; "per-client" gives each client its own.
     """
     cpus_per_actor: float = Field(1.0, ge=0)
     """What Ray reserves for a client actor."""
     gpus_per_actor: float | None = Field(None, ge=0)
     """Fraction of a GPU, and of its memory, for a client actor; None shares each GPU evenly among `actors`."""
+    mps: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "auto"
+    """Whether a Ray that a run starts gets NVIDIA's MPS, under which actors that share a GPU compute at the same time: where
+    it can ("auto"), "on" or an error, or "off"; same bits.
+    """
     device: str = "auto"
     """One of "auto", "cpu" and "cuda"."""
     cpu: Literal["native", "portable"] = "native"

@@ -1,12 +1,16 @@
 """Fixtures of the Ray layer's tests: one Ray for each worker of pytest, and a context that kills actors."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,6 +27,32 @@ def cluster(own_cache: None) -> Iterator[Cluster]:
     started = start("local", num_cpus=4, timeout=200)
     yield started
     started.stop()
+
+
+@pytest.fixture
+def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A TMPDIR short enough for Ray's sockets, for child processes too."""
+    path = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    yield path
+    shutil.rmtree(path)
+
+
+def ask_until(question: Callable[[], Any], answer_is_right: Callable[[Any], object], seconds: float = 20) -> Any:
+    """Ask again until the answer is right, and give the last one."""
+    deadline = time.monotonic() + seconds
+    while not answer_is_right(answer := question()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return answer
+
+
+def is_gone(process: int) -> bool:
+    """Whether a process has ended; nobody may have waited for it."""
+    try:
+        return bool(psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def run_python(code: str, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":

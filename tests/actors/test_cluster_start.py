@@ -6,8 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -17,9 +15,9 @@ from actors.cluster import address, machine, private_ray
 from actors.cluster import health as health_module
 from actors.cluster.address import LocalNode, check_address, resolve_address
 from actors.cluster.health import Health
-from actors.cluster.stale_sessions import RAY, SessionDirectory, remove_stale_sessions
+from actors.cluster.stale_sessions import MPS, RAY, SessionDirectory, remove_stale_sessions
 from actors.errors import ClusterError
-from tests.actors.conftest import run_python
+from tests.actors.conftest import ask_until, is_gone, run_python
 
 OWNER = """
 import subprocess, sys, time
@@ -29,16 +27,6 @@ agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", 
 print(own.path, agent.pid, flush=True)
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def short_tmp(monkeypatch):
-    """A TMPDIR short enough for Ray's sockets, for child processes too."""
-    path = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
-    monkeypatch.setenv("TMPDIR", str(path))
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture
@@ -56,20 +44,6 @@ def raylet(tmp_path):
     for process in processes:
         process.kill()
         process.wait(60)
-
-
-def ask_until(question, answer_is_right, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not answer_is_right(answer := question()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return answer
-
-
-def is_gone(process: int) -> bool:
-    try:
-        return bool(psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_raylet_that_was_stopped_is_killed_before_ray_is_left(tmp_path, raylet):
@@ -151,6 +125,7 @@ def test_a_session_without_an_owner_goes_unless_a_process_uses_it_or_it_is_somet
     stale, used, other, elsewhere = (short_tmp / name for name in ("rayfed-a", "rayfed-b", "rayfed-c", "elsewhere"))
     for directory in (stale / RAY, used / RAY, other / RAY, elsewhere / RAY):
         directory.mkdir(parents=True)
+    (stale / MPS).mkdir()
     (other / "notes.txt").touch()
     (short_tmp / "rayfed-d").symlink_to(elsewhere)
     user = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"--temp-dir={used / RAY}"])

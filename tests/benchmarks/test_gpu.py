@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import federated, meters, synthetic
+from benchmarks.gpu import federated, synthetic
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.setting import Setting
 from rayfed_ssl.data.image_store import open_store
@@ -110,11 +110,6 @@ def test_every_piece_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names == ["views", "steps", "determinism", "hashes", "kill", "fedema", "flesd", "fcl", "fedca", "fedfoa"]
-
-
-def test_utilization_leaves_out_what_is_no_number() -> None:
-    assert meters.mean_of("90\n100\n[N/A]\n") == 95
-    assert meters.mean_of("[N/A]\n") is None
 
 
 def test_synthetic_images_are_told_apart_by_their_nearest_neighbor(tmp_path: Path) -> None:

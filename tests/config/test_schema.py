@@ -152,6 +152,13 @@ def test_small_numbers_may_be_written_as_people_do(tmp_path: Path, text: str):
     assert read_recipe(tmp_path / "run.yaml")["method"]["mu"] == 0.001
 
 
+@pytest.mark.parametrize("word", ["on", "off", "auto"])
+def test_words_that_yaml_reads_as_true_and_false_are_themselves(tiny: TinyConfig, word: str):
+    config = tiny("fedavg", f"engine.mps={word}")
+    assert config.engine.mps == word
+    assert Config.load(yaml.safe_load(yaml.safe_dump(config.dump()))).engine.mps == word
+
+
 def test_a_scalar_names_a_section():
     config = Config.load("digits", "model=resnet18", "partition=iid", "objective=simclr", "data=cifar10")
     assert (config.model.encoder, config.partition.name, config.data.name) == ("resnet18", "iid", "cifar10")

@@ -4,11 +4,12 @@ from pathlib import Path
 import pytest
 
 from actors.cluster.machine import Node
+from actors.cluster.mps import PROGRAM
 from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.capacity.client_cost import StepCost
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.resources import cores
-from tune.cli.doctor_checks import proposal
+from tune.cli.doctor_checks import mps_line, proposal
 
 FREE = 79_000_000_000
 
@@ -46,28 +47,46 @@ def test_doctor_exits_with_1_and_the_reason_where_a_run_does_not_fit(cli, recipe
     assert "\n  fits" not in crowded.stdout
 
 
+def test_doctor_refuses_mps_where_a_run_would(cli, recipes):
+    refused = cli("doctor", recipes["flesd"], "engine.mps=on")
+    assert refused.exit_code == 1
+    assert "  does not fit: engine.mps=on asks for NVIDIA's MPS, but " in refused.stdout
+
+
 def test_a_proposal_takes_no_more_actors_than_cores_memory_and_clients(open_tiny: Callable[..., Federation]):
     cost = StepCost(1_000_000_000 - ACTOR_BYTES, seconds=1.0)
     for cpus, memory, actors in ((2, 9e9, 2), (64, 9e9, 3), (64, 1.5e9, 1), (64, 0.5e9, 1)):
         nodes = [Node("a", cpus=cpus, memory=memory)]
-        assert proposal(open_tiny("fedavg"), nodes, None, cost) == f"engine.actors={actors}"
+        assert proposal(open_tiny("fedavg"), nodes, None, cost, mps=False) == [f"  proposed: engine.actors={actors}"]
 
 
 @pytest.mark.parametrize(
-    ("gigabytes", "words"),
+    ("gigabytes", "mps", "words"),
     [
-        (2, "engine.actors=12 engine.gpus_per_actor=0.25"),
-        (25, "engine.actors=9 engine.gpus_per_actor=0.3333"),
-        (30, "engine.actors=6 engine.gpus_per_actor=0.5"),
-        (60, "engine.actors=3 engine.gpus_per_actor=1"),
+        (2, True, "engine.actors=21 engine.gpus_per_actor=0.1428"),
+        (2, False, "engine.actors=12 engine.gpus_per_actor=0.25"),
+        (25, True, "engine.actors=9 engine.gpus_per_actor=0.3333"),
+        (30, True, "engine.actors=6 engine.gpus_per_actor=0.5"),
+        (60, True, "engine.actors=3 engine.gpus_per_actor=1"),
+        (90, True, "engine.actors=3 engine.gpus_per_actor=1"),
     ],
 )
-def test_a_proposal_shares_gpus_among_as_many_actors_as_their_memory_holds(open_tiny, gigabytes, words):
+def test_a_proposal_shares_gpus_among_as_many_actors_as_pay_and_their_memory_holds(open_tiny, gigabytes, mps, words):
     federation = open_tiny("fedavg", "clients.number=30", "partition=iid")
-    cost = StepCost(0, seconds=1.0, gpu_memory=gigabytes * 10**9)
-    assert proposal(federation, [Node("a", cpus=48, gpus=3, memory=500e9)], FREE, cost) == words
+    cost = StepCost(0, seconds=1.0, gpu_memory=gigabytes * 10**9, busy=0.3)
+    settings, reason = proposal(federation, [Node("a", cpus=48, gpus=3, memory=500e9)], FREE, cost, mps=mps)
+    assert settings == f"  proposed: {words}"
+    assert reason.startswith("  because a step keeps its GPU busy for 30% of the time: ")
 
 
 def test_a_proposal_gives_every_actor_of_a_gpu_a_core(open_tiny):
-    nodes, cost = [Node("a", cpus=2, gpus=1, memory=500e9)], StepCost(0, seconds=1.0, gpu_memory=10**9)
-    assert proposal(open_tiny("fedavg"), nodes, FREE, cost) == "engine.actors=2 engine.gpus_per_actor=0.5"
+    nodes, cost = [Node("a", cpus=2, gpus=1, memory=500e9)], StepCost(0, seconds=1.0, gpu_memory=10**9, busy=0.1)
+    settings, _ = proposal(open_tiny("fedavg"), nodes, FREE, cost, mps=True)
+    assert settings == "  proposed: engine.actors=2 engine.gpus_per_actor=0.5"
+
+
+def test_doctor_says_whether_mps_is_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert mps_line().endswith("is not on the PATH): client actors that share a GPU take turns")
+    (tmp_path / PROGRAM).touch(mode=0o755)
+    assert mps_line() == f"NVIDIA's MPS is here ({PROGRAM}): client actors that share a GPU compute at the same time"

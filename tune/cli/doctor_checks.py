@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -10,23 +11,21 @@ import typer
 
 from actors.cluster.address import local_nodes
 from actors.cluster.machine import SHARED_MEMORY, Node, this_machine
+from actors.cluster.mps import PROGRAM, is_available
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, ActorCost
 from actors.placement.allocation import Placement, allocate
-from actors.placement.plan import plan
+from actors.placement.gpu_sharing import fitting, reason
+from actors.placement.plan import can_have_mps, check_fits, plan
 from rayfed_ssl.capacity.client_cost import StepCost, largest_client, measure_apart, step_cost
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, even_share
 from rayfed_ssl.environment import environment
 from rayfed_ssl.formats import size
 from rayfed_ssl.resources import cores, free_memory
 from rayfed_ssl.trees import nbytes
 from tune.terminal import echo
-
-MOST_ACTORS_PER_GPU = 4
-"""Most actors that are proposed for one GPU, where their kernels take turns."""
 
 
 def examine(config: Config, *, measured: bool = False) -> bool:
@@ -68,7 +67,16 @@ def _free_gpu_memory() -> int | None:
         memory = torch.cuda.mem_get_info(index)
         free.append(memory[0])
         echo(f"  GPU {index}: {torch.cuda.get_device_name(index)}, {size(memory[0])} of {size(memory[1])} free")
+    if free:
+        echo(f"  {mps_line()}")
     return min(free, default=None)
+
+
+def mps_line() -> str:
+    """Say whether actors that share a GPU can compute at the same time."""
+    if is_available():
+        return f"NVIDIA's MPS is here ({PROGRAM}): client actors that share a GPU compute at the same time"
+    return f"NVIDIA's MPS is not here ({PROGRAM} is not on the PATH): client actors that share a GPU take turns"
 
 
 def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | None) -> bool:
@@ -82,11 +90,13 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | 
     problems: list[str] = []
     placement: Placement | None = None
     try:
-        placement = plan(federation, nodes)
+        placement = plan(federation, nodes, mps=can_have_mps(engine))
+        if engine.mps == "on":
+            check_fits(federation, "local")
         crowded = placement.per_gpu > 1 or placement.cost.is_measured  # an estimate refuses no single actor
-        if gpu_free is not None and crowded and placement.per_gpu > (fitting := _per_gpu(gpu_free, placement.cost)):
+        if gpu_free is not None and crowded and placement.per_gpu > (most := fitting(gpu_free, placement.cost)):
             problems.append(
-                f"{placement.per_gpu} client actors on one GPU, whose free memory takes {fitting}: set a larger "
+                f"{placement.per_gpu} client actors on one GPU, whose free memory takes {most}: set a larger "
                 "engine.gpus_per_actor, or lower training.batch"
             )
     except ClusterError as error:
@@ -104,7 +114,8 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | 
         memory = size(placement.num_actors * placement.cost.memory)
         echo(f"  engine.actors={engine.actors}: {placement.num_actors} client actors{per_gpu}, about {memory} in all")
     if cost.is_measured:
-        echo(f"  proposed: {proposal(federation, nodes, gpu_free, cost)}")
+        for line in proposal(federation, nodes, gpu_free, cost, mps=can_have_mps(engine)):
+            echo(line)
     for note in federation.notes:
         echo(f"  note: {note}")
     for problem in problems:
@@ -114,22 +125,19 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | 
     return not problems
 
 
-def proposal(federation: Federation, nodes: Sequence[Node], gpu_free: int | None, cost: StepCost) -> str:
-    """Derive settings to paste from the measured cost of a step; a GPU of unknown memory gets one actor."""
-    need, share = ActorCost.of(cost), None
-    if need.gpu_memory:
-        fitting = 1 if gpu_free is None else _per_gpu(gpu_free, need)
-        cpus_per_gpu = sum(node.cpus for node in nodes) / max(1.0, sum(node.gpus for node in nodes))
-        share = even_share(1 / max(1, min(fitting, int(cpus_per_gpu), MOST_ACTORS_PER_GPU)))
+def proposal(
+    federation: Federation, nodes: Sequence[Node], gpu_free: int | None, cost: StepCost, *, mps: bool
+) -> list[str]:
+    """Derive settings to paste from the measured cost of a step, and why; a GPU of unknown memory gets one actor."""
+    need, free, clients = ActorCost.of(cost), gpu_free or 0, len(federation.client_ids)
+    nodes, use_gpu = [replace(node, gpu_memory=free) for node in nodes], need.gpu_memory > 0
     try:
-        clients = len(federation.client_ids)
-        placement = allocate(Engine(gpus_per_actor=share), clients, nodes, use_gpu=share is not None, cost=need)
-        number = placement.num_actors
+        placement = allocate(Engine(), clients, nodes, use_gpu=use_gpu, cost=need, mps=mps)
     except ClusterError:
-        number = 1
-    return f"engine.actors={number}" + (f" engine.gpus_per_actor={share:g}" if share else "")
-
-
-def _per_gpu(free: int, cost: ActorCost) -> int:
-    """Count the actors that fit on a GPU beside the server, which has a CUDA context of its own."""
-    return max(0, free - CONTEXT_BYTES) // max(1, cost.gpu_memory)
+        placement = Placement(1, 1.0, float(use_gpu), "")
+    if not use_gpu:
+        return [f"  proposed: engine.actors={placement.num_actors}"]
+    return [
+        f"  proposed: engine.actors={placement.num_actors} engine.gpus_per_actor={placement.gpus:g}",
+        f"  because {reason(placement.per_gpu, need, free, mps=mps)}",
+    ]

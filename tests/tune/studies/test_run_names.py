@@ -56,6 +56,13 @@ def test_what_the_server_shares_makes_no_other_run(tiny: Tiny):
     assert settings_sha256(shared) == settings_sha256(plain)
 
 
+@pytest.mark.parametrize("setting", ["mps=on", "mps=off", "actors=7"])
+def test_how_actors_share_a_machine_makes_no_other_run(tiny: Tiny, setting: str):
+    plain, shared = tiny("fedavg"), tiny("fedavg", f"engine.{setting}")
+    assert run_name(shared) == run_name(plain)
+    assert settings_sha256(shared) == settings_sha256(plain)
+
+
 def test_what_changes_bits_is_part_of_the_engine():
     assert set(BITS) <= set(Engine.model_fields)
     assert "shared" not in BITS

@@ -29,7 +29,7 @@ BUSY_TIMEOUT = 120.0
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 """Errors that end a study, because the next trial would meet them too."""
 
-PLACEMENT = ("executor", "actors", "cpus_per_actor", "gpus_per_actor")
+PLACEMENT = ("executor", "actors", "cpus_per_actor", "gpus_per_actor", "mps")
 
 BEFORE_A_RECORD = re.compile(
     r"checkpoints|checkpoints/lock|config\.yaml|(metrics|ledger)\.parquet|\.[a-z.]+\.[0-9a-f]{8}"
