@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import ray
-import torch
 from ray import ObjectRef
 from ray.exceptions import ObjectLostError
 from torch import Tensor
 
 from actors.errors import UploadLostError
-from rayfed_ssl.trees import Tree, leaves, map_leaves, to_torch
+from rayfed_ssl.trees import Tree, groups, join, leaves, map_leaves, to_torch
 
 Key = TypeVar("Key")
 
@@ -23,10 +22,6 @@ UPLOAD_CACHE_BYTES = 1 << 28
 
 UPLOAD_CACHE_SHARE = 0.125
 """Fraction of the object store that they may take: objects in use cannot be spilled."""
-
-
-JOINED_BYTES = 1 << 16
-"""Tensors with less are joined: Ray takes longer for an array of its own than a copy of so many bytes does."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +46,17 @@ class Flat:
 
 def flatten(tree: Tree) -> Flat:
     """Turn a tree's tensors into arrays; large ones of the CPU share their memory."""
-    groups: dict[Any, list[Tensor]] = {}
-    layout: list[tuple[Any, tuple[int, ...]]] = []
+    tensors: list[Tensor] = []
 
     def take(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        key = (leaf.dtype, leaf.device) if leaf.nbytes < JOINED_BYTES else len(layout)
-        groups.setdefault(key, []).append(leaf.reshape(-1))
-        layout.append((key, tuple(leaf.shape)))
-        return Flat
+        if isinstance(leaf, Tensor):
+            tensors.append(leaf)
+        return Flat if isinstance(leaf, Tensor) else leaf
 
-    structure = map_leaves(take, tree)
-    arrays = [(parts[0] if len(parts) == 1 else torch.cat(parts)).numpy(force=True) for parts in groups.values()]
-    index = {key: number for number, key in enumerate(groups)}
-    return Flat(structure, arrays, [(index[key], shape) for key, shape in layout])
+    structure, joined = map_leaves(take, tree), groups(tensors)
+    arrays = [join([tensors[index] for index in group]).numpy(force=True) for group in joined]
+    place = {index: number for number, group in enumerate(joined) for index in group}
+    return Flat(structure, arrays, [(place[index], tuple(tensor.shape)) for index, tensor in enumerate(tensors)])
 
 
 def restore(flat: Flat) -> Tree:

@@ -7,13 +7,10 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.trees import Weights, groups, join
 
 PIECE = 1 << 17
-"""Numbers that are summed at once: a piece of the sum and of a summand in float64 stay in the processor's cache.
-
-Small tensors make a piece together, as a call for each takes longer than its arithmetic.
-"""
+"""Numbers that are summed at once: a piece of the sum and of a summand in float64 stay in the processor's cache."""
 
 
 def ordered_sum(values: Iterable[float]) -> float:
@@ -43,13 +40,14 @@ class WeightedMean:
         """
         form = {name: (value.dtype, value.shape) for name, value in weights.items()}
         if self._form is None:
-            self._form, self._groups = form, _groups(weights)
-            self._sums = [_flat(weights, names).double() * factor for names in self._groups]
+            names = list(weights)
+            self._form, self._groups = form, [[names[i] for i in group] for group in groups(weights.values())]
+            self._sums = [join([weights[name] for name in group]).double() * factor for group in self._groups]
         elif form != self._form:
             raise ValueError("weights of different models cannot be averaged")
         else:
-            for total, names in zip(self._sums, self._groups, strict=True):
-                _add_scaled(total, _flat(weights, names), factor)
+            for total, group in zip(self._sums, self._groups, strict=True):
+                _add_scaled(total, join([weights[name] for name in group]), factor)
         self._total += factor
 
     @torch.no_grad()
@@ -62,33 +60,13 @@ class WeightedMean:
         if self._form is None or self._total <= 0:
             raise ValueError("there is nothing to average: no client sent weights with a positive factor")
         means: Weights = {}
-        for total, names in zip(self._sums, self._groups, strict=True):
-            total.div_(self._total)
-            parts = total.split([self._form[name][1].numel() for name in names])
-            means |= {name: part.view(self._form[name][1]) for name, part in zip(names, parts, strict=True)}
+        for total, group in zip(self._sums, self._groups, strict=True):
+            parts = total.div_(self._total).split([self._form[name][1].numel() for name in group])
+            means |= {name: part.view(self._form[name][1]) for name, part in zip(group, parts, strict=True)}
         return {
             name: (means[name] if dtype.is_floating_point else means[name].round_()).to(dtype, copy=True)
             for name, (dtype, _) in self._form.items()
         }
-
-
-def _groups(weights: Weights) -> list[list[str]]:
-    """Divide names into groups of one type and at most a piece, or of one tensor."""
-    groups: list[list[str]] = []
-    last, free = None, 0
-    for name, value in weights.items():
-        if value.dtype != last or value.numel() > free:
-            groups.append([])
-            last, free = value.dtype, PIECE
-        groups[-1].append(name)
-        free -= value.numel()
-    return groups
-
-
-def _flat(weights: Weights, names: list[str]) -> Tensor:
-    """Join tensors of one type end to end; one alone keeps its memory."""
-    parts = [weights[name].reshape(-1) for name in names]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _add_scaled(total: Tensor, value: Tensor, factor: float) -> None:

@@ -7,8 +7,8 @@ import ray
 import torch
 
 from actors.errors import UploadLostError
-from actors.object_store import JOINED_BYTES, ItemRef, Uploads, fetch, flatten, insert_refs, pack, restore
-from rayfed_ssl.trees import digest
+from actors.object_store import ItemRef, Uploads, fetch, flatten, insert_refs, pack, restore
+from rayfed_ssl.trees import JOINED_BYTES, digest
 
 
 @dataclass(frozen=True)
