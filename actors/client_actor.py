@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from actors.federation_actor import FederationActor, Versions, ending_without_gpu
-from actors.object_store import fetch
+from actors.object_store import Flat, fetch, flatten
 from rayfed_ssl.engine.gpu_memory import limit_process, release
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Evaluation
 from rayfed_ssl.engine.start_scores import score_start
@@ -15,7 +15,6 @@ from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored
-from rayfed_ssl.trees import to_numpy
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,10 @@ class ClientActor(FederationActor):
     def update_clients(self, steps: Sequence[ClientStep], directory: Directory) -> list[Any]:
         """Run clients' steps and store their next states, which never pass through the driver.
 
-        Returns a list of uploads as numpy, one object because each costs a millisecond, and a list of reports, with a
+        Returns a list of uploads as arrays, one object because each costs a millisecond, and a list of reports, with a
         `ClientError` for a step that failed.
         """
-        uploads: list[Any] = []
+        uploads: list[Flat | None] = []
         reports: list[ClientReport | ClientError] = []
         for step, download in zip(steps, fetch([step.download for step in steps]), strict=True):
             try:
@@ -57,7 +56,7 @@ class ClientActor(FederationActor):
                 uploads.append(None)
                 reports.append(error)
             else:
-                uploads.append(to_numpy(result.upload))
+                uploads.append(flatten(result.upload))
                 reports.append(report)
         return [uploads, reports]
 

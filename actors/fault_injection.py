@@ -42,7 +42,7 @@ class FaultyRayExecutor(RayExecutor):
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps."""
-        self.faults.observer = listener.observer
+        self.faults.listener = listener
         return super().train_clients(state, cohort, directory, listener)
 
     def _deliver(self, round: int, report: ClientReport, listener: Listener) -> None:

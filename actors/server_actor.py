@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from actors.federation_actor import FederationActor, Versions, ending_without_gpu
-from actors.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
+from actors.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, flatten, pack
 from rayfed_ssl.engine.contributions import Start
 from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.round_loop import ServerReport
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored, StoredStates
-from rayfed_ssl.trees import Tree, to_numpy
+from rayfed_ssl.trees import Tree
 
 
 class ServerActor(FederationActor):
@@ -43,7 +43,7 @@ class ServerActor(FederationActor):
     def downloads(self, states: Mapping[int, Stored], directory: Directory) -> Generator[Tree, None, None]:
         """Select what each client of a cohort receives, of which state of the server.
 
-        Yields each distinct part once, as numpy, and at last the downloads by client id with placeholders for the parts.
+        Yields each distinct part once, as arrays, and at last the downloads by client id with placeholders for the parts.
         A generator's values belong to the caller and so outlive this actor; what `ray.put` stores would not.
         """
         yield from _parts(
@@ -75,5 +75,5 @@ class ServerActor(FederationActor):
 def _parts(messages: Mapping[Any, Any]) -> Generator[Tree, None, None]:
     parts, packed = pack(messages)
     for part in parts:
-        yield to_numpy(part)
+        yield flatten(part)
     yield packed

@@ -7,7 +7,7 @@ method states, downloads and uploads are all trees. Nothing here writes to its i
 import dataclasses
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +23,10 @@ ARRAYS = (Tensor, np.ndarray)
 
 LARGE = 1 << 14
 """Bytes from which a tensor enters a digest by its BLAKE3."""
+
+
+JOINED_BYTES = 1 << 16
+"""Tensors with less are joined, as a call for each takes longer than copying them."""
 
 
 def is_node(tree: Tree) -> bool:
@@ -87,6 +91,21 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
+def groups(tensors: Iterable[Tensor]) -> list[list[int]]:
+    """Divide tensors, by index, into those to be joined: small ones of one type and device, and each large one alone."""
+    by_kind: dict[Any, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        kind = (tensor.dtype, tensor.device) if tensor.nbytes < JOINED_BYTES else index
+        by_kind.setdefault(kind, []).append(index)
+    return list(by_kind.values())
+
+
+def join(tensors: Sequence[Tensor]) -> Tensor:
+    """Join tensors end to end; one alone shares its memory if it is contiguous."""
+    parts = [tensor.reshape(-1) for tensor in tensors]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 def to_numpy(tree: Tree) -> Tree:
     """Turn tensors into numpy arrays, which cross processes ten times cheaper; CPU tensors share their memory."""
     return map_leaves(lambda leaf: leaf.numpy(force=True) if isinstance(leaf, Tensor) else leaf, tree)
@@ -120,7 +139,7 @@ def nbytes(tree: Tree) -> int:
     if isinstance(tree, Tensor | np.ndarray):
         return int(tree.nbytes)
     if isinstance(tree, dict):
-        return sum(map(nbytes, tree.values()))
+        return sum(value.nbytes if isinstance(value, Tensor) else nbytes(value) for value in tree.values())
     if isinstance(tree, list | tuple):
         return sum(map(nbytes, tree))
     if is_node(tree):

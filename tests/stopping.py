@@ -27,7 +27,8 @@ class StopAt(Observer):
     def _on_hook(self, *arguments: Any) -> None:
         if self.hook == "on_round":
             self.round = arguments[0]
-        if self.round == self.at:
+        # A round is committed while the next one runs.
+        if self.at == (arguments[0].state.round if self.hook == "on_commit" else self.round):
             self.stop()
 
     def stop(self) -> None:

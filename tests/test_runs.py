@@ -32,6 +32,7 @@ from rayfed_ssl.models import precision
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.runs import Result
+from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import CheckpointError
 from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest, nbytes
@@ -176,7 +177,7 @@ def stopped(unscored: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(unscored, tmp_path / "run"))
 
 
-HOOKS = ["on_round", "on_client", "on_server", "on_round_end", "on_evaluations", "on_evaluated"]
+HOOKS = ["on_round", "on_client", "on_server", "on_round_end", "on_commit", "on_evaluations", "on_evaluated"]
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -296,22 +297,28 @@ def test_a_run_whose_states_are_missing_is_not_started_anew(whole: Result, copy:
 
 
 @pytest.mark.slow
-def test_a_killed_process_loses_the_running_round_only(whole: Result, tmp_path: Path):
+@pytest.mark.parametrize(("hook", "committed"), [("on_client", 1), ("on_commit", 1), ("on_evaluations", 2)])
+def test_a_killed_process_loses_the_running_round_only(whole: Result, tmp_path: Path, hook: str, committed: int):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(whole.record.config().dump()))
     program = (
-        "import os, signal, sys, torch\n"
-        "from rayfed_ssl import Config, Observer, run\n"
+        "import os, signal, sys, time, torch\n"
+        "from rayfed_ssl import Observer, Config, run\n"
         "torch.set_num_threads(1)\n"
         "class Kill(Observer):\n"
         "    def on_round(self, round, cohort): self.round = round\n"
-        "    def on_client(self, report):\n"
-        "        if (self.round, report.client) == (2, 1): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    def on_client(self, report): self.kill('on_client', self.round)\n"
+        "    def on_evaluations(self, final): self.kill('on_evaluations', self.round)\n"
+        "    def on_commit(self, outcome):\n"
+        "        time.sleep(1)  # longer than a client's step\n"
+        "        self.kill('on_commit', outcome.state.round)\n"
+        "    def kill(self, hook, round):\n"
+        "        if (hook, round) == (sys.argv[3], 2): os.kill(os.getpid(), signal.SIGKILL)\n"
         "run(Config.load(sys.argv[1]), sys.argv[2], observer=Kill())\n"
     )
-    killed = subprocess.run([sys.executable, "-c", program, recipe, tmp_path / "run"], timeout=300, check=False)
+    killed = subprocess.run([sys.executable, "-c", program, recipe, tmp_path / "run", hook], timeout=300, check=False)
     assert killed.returncode == -9
-    assert len(digests(tmp_path / "run")) == 1
+    assert checkpoints.latest(tmp_path / "run" / "checkpoints").round == committed
     assert facts(resume(tmp_path / "run").directory) == facts(whole.directory)
 
 

@@ -7,7 +7,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.trees import Weights, groups, join
 
 PIECE = 1 << 17
 """Numbers that are summed at once: a piece of the sum and of a summand in float64 stay in the processor's cache."""
@@ -27,7 +27,8 @@ class WeightedMean:
 
     def __init__(self) -> None:
         self._form: dict[str, tuple[torch.dtype, torch.Size]] | None = None
-        self._sums: Weights = {}
+        self._groups: list[list[str]] = []
+        self._sums: list[Tensor] = []
         self._total = 0.0
 
     @torch.no_grad()
@@ -39,13 +40,14 @@ class WeightedMean:
         """
         form = {name: (value.dtype, value.shape) for name, value in weights.items()}
         if self._form is None:
-            self._form = form
-            self._sums = {name: value.double().contiguous() * factor for name, value in weights.items()}
+            names = list(weights)
+            self._form, self._groups = form, [[names[i] for i in group] for group in groups(weights.values())]
+            self._sums = [join([weights[name] for name in group]).double() * factor for group in self._groups]
         elif form != self._form:
             raise ValueError("weights of different models cannot be averaged")
         else:
-            for name, value in weights.items():
-                _add_scaled(self._sums[name], value, factor)
+            for total, group in zip(self._sums, self._groups, strict=True):
+                _add_scaled(total, join([weights[name] for name in group]), factor)
         self._total += factor
 
     @torch.no_grad()
@@ -57,9 +59,12 @@ class WeightedMean:
         """
         if self._form is None or self._total <= 0:
             raise ValueError("there is nothing to average: no client sent weights with a positive factor")
-        means = {name: total.div_(self._total) for name, total in self._sums.items()}
+        means: Weights = {}
+        for total, group in zip(self._sums, self._groups, strict=True):
+            parts = total.div_(self._total).split([self._form[name][1].numel() for name in group])
+            means |= {name: part.view(self._form[name][1]) for name, part in zip(group, parts, strict=True)}
         return {
-            name: (means[name] if dtype.is_floating_point else means[name].round_()).to(dtype)
+            name: (means[name] if dtype.is_floating_point else means[name].round_()).to(dtype, copy=True)
             for name, (dtype, _) in self._form.items()
         }
 
@@ -67,7 +72,7 @@ class WeightedMean:
 def _add_scaled(total: Tensor, value: Tensor, factor: float) -> None:
     """Add factor times value to a sum, in place, one rounding after the other: a fused step would round once."""
     scaled = total.new_empty(min(PIECE, total.numel()))
-    for part, summand in zip(total.view(-1).split(PIECE), value.contiguous().view(-1).split(PIECE), strict=True):
+    for part, summand in zip(total.split(PIECE), value.split(PIECE), strict=True):
         part.add_(scaled[: len(part)].copy_(summand).mul_(factor))
 
 

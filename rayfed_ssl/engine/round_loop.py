@@ -5,9 +5,11 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from rayfed_ssl.clock.schedule import Schedule
+from rayfed_ssl.engine.background_writer import BackgroundWriter
 from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.method import Metrics
@@ -118,7 +120,10 @@ class Observer:
         """The server's step is done."""
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
-        """A round is computed and about to be committed."""
+        """A round is computed, and those before it are committed."""
+
+    def on_commit(self, outcome: RoundOutcome) -> None:
+        """A round is about to be committed: called in another thread, while the next round runs."""
 
     def on_evaluations(self, final: bool) -> None:
         """Scoring starts."""
@@ -137,20 +142,33 @@ class Listener:
 
     Attributes:
         quarantined: Clients that are left out of all rounds to come.
+        writer: Commits the round before, which is done when the first report of this one is forwarded.
     """
 
     observer: Observer
     quarantined: Collection[int] = ()
     dropped: dict[int, Dropped] = field(default_factory=dict)
+    writer: BackgroundWriter = field(default_factory=BackgroundWriter)
 
     def on_client(self, report: ClientReport) -> None:
         """A client's step is done."""
+        self.writer.wait()
         self.observer.on_client(report)
 
     def on_dropped(self, dropped: Dropped) -> None:
         """A client is left out."""
+        self.writer.wait()
         self.dropped[dropped.client] = dropped
         self.observer.on_dropped(dropped)
+
+    def on_fault(self, fault: str, row: Mapping[str, Any]) -> None:
+        """An injected fault is about to happen, which may end this process."""
+        self.writer.wait()
+        self.observer.on_fault(fault, row)
+
+    def on_warning(self, message: str) -> None:
+        """Something went wrong that does not stop the run."""
+        self.observer.on_warning(message)
 
 
 class Executor(Protocol):
@@ -235,8 +253,9 @@ def run_rounds(
 ) -> RunState:
     """Run the federation from the start, or on from a committed round, to the end or to where the plan stops it.
 
-    A round is committed before it is scored and before the next begins, so that a killed run loses at most the running
-    round or score. `evaluated` holds rounds whose scores are on record.
+    A round is written and committed as soon as it is computed, while the next one begins. It is committed before that one's
+    first report and before it is scored, so that a killed run loses at most the running round or score. `evaluated` holds
+    rounds whose scores are on record.
     """
     if state is None:
         digest = None if plan.schedule is None else plan.schedule.digests[0]
@@ -244,20 +263,29 @@ def run_rounds(
         checkpoints.commit(state, plan.directory)
     elif plan.evaluation_is_due(state.round) and state.round not in evaluated:
         _evaluate(plan, executor, observer, state)
-    for round in range(state.round + 1, plan.last + 1):
-        outcome = run_round(plan, executor, observer, state, round)
-        observer.on_round_end(outcome)
-        state = outcome.state
-        checkpoints.commit(state, plan.directory)
-        if plan.evaluation_is_due(round):
-            _evaluate(plan, executor, observer, state)
+    with BackgroundWriter() as writer:
+        for round in range(state.round + 1, plan.last + 1):
+            outcome = run_round(plan, executor, observer, state, round, writer)
+            observer.on_round_end(outcome)
+            state = outcome.state
+            writer.submit(partial(_write, plan, observer, outcome))
+            if plan.evaluation_is_due(round):
+                writer.wait()
+                _evaluate(plan, executor, observer, state)
     return state
 
 
-def run_round(plan: RunPlan, executor: Executor, observer: Observer, state: RunState, round: int) -> RoundOutcome:
+def _write(plan: RunPlan, observer: Observer, outcome: RoundOutcome) -> None:
+    observer.on_commit(outcome)
+    checkpoints.commit(outcome.state, plan.directory)
+
+
+def run_round(
+    plan: RunPlan, executor: Executor, observer: Observer, state: RunState, round: int, writer: BackgroundWriter
+) -> RoundOutcome:
     """Run one round: clients, then server."""
     start, retries = time.perf_counter(), executor.retries
-    cohort, dropped_clients = plan.cohort(round), Listener(observer, plan.quarantined)
+    cohort, dropped_clients = plan.cohort(round), Listener(observer, plan.quarantined, writer=writer)
     observer.on_round(round, cohort)
     for client_id in cohort:
         if since := plan.quarantined.get(client_id):

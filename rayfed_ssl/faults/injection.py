@@ -31,7 +31,7 @@ class FaultyLocalExecutor(LocalExecutor):
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps."""
-        self._faults.observer = listener.observer
+        self._faults.listener = listener
         return super().train_clients(state, cohort, directory, listener)
 
     def _update_client(self, state: RunState, client_id: int, directory: Directory) -> ClientReport:

@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from rayfed_ssl.config.strict import parse
-from rayfed_ssl.engine.round_loop import Observer
+from rayfed_ssl.engine.round_loop import Listener, Observer
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.validation import UnitInterval
 
@@ -131,7 +131,7 @@ def parse_fault(text: str) -> Fault | RandomFaults:
 
 
 class Faults:
-    """The faults of a run, each removed when it happens; the observer is told just before."""
+    """The faults of a run, each removed when it happens; the listener is told just before."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Faults:
         cohort: Callable[[int], Sequence[int]],
         possible: Collection[str] = LOCAL_KINDS,
     ) -> None:
-        self.observer = Observer()
+        self.listener = Listener(Observer())
         self._due: dict[int, list[Fault]] = {}
         for entry in wanted:
             if isinstance(entry, RandomFaults):
@@ -159,7 +159,7 @@ class Faults:
                     [replace(fault, times=fault.times - 1)] if fault.times > 1 else []
                 )
                 injected = replace(fault, times=1)
-                self.observer.on_fault(str(injected), injected.row())
+                self.listener.on_fault(str(injected), injected.row())
                 return injected
         return None
 
@@ -195,7 +195,7 @@ class Faults:
         for done in [number for number in self._due if number <= round]:
             for fault in self._due.pop(done):
                 if not fault.drawn:
-                    self.observer.on_warning(f"--inject {fault} did not happen: nothing matched it in that round")
+                    self.listener.on_warning(f"--inject {fault} did not happen: nothing matched it in that round")
 
 
 def _fitting(fault: Fault, rounds: int, cohort: Callable[[int], Sequence[int]], possible: Collection[str]) -> Fault:

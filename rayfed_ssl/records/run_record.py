@@ -256,7 +256,7 @@ class RunRecord(Observer):
         table = self._metrics.read()
         return set(table.filter(pc.equal(table["name"], EVALUATION_SECONDS))["round"].to_pylist())
 
-    def on_round_end(self, outcome: RoundOutcome) -> None:
+    def on_commit(self, outcome: RoundOutcome) -> None:
         """Write down a round."""
         metrics, ledger = metric_rows(outcome), ledger_rows(outcome)
         self._metrics.append(metrics)

@@ -45,7 +45,7 @@ class Tracking(Observer):
         if self._trackers:
             self._log_rows(record.metrics, record.ledger)
 
-    def on_round_end(self, outcome: RoundOutcome) -> None:
+    def on_commit(self, outcome: RoundOutcome) -> None:
         """Log the round's losses, times and bytes."""
         self._log_rows(metric_rows(outcome), ledger_rows(outcome))
 

@@ -1,5 +1,6 @@
 """The round loop: when rounds are scored, who is told what, and in which order."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +38,10 @@ class Diary(Observer):
     def on_round_end(self, outcome: Any) -> None:
         self._note("end", outcome.state.round)
 
+    def on_commit(self, outcome: Any) -> None:
+        time.sleep(0.3)  # longer than a client's step
+        self._note("commit", outcome.state.round)
+
     def on_evaluations(self, final: bool) -> None:
         self._note("evaluations", final)
 
@@ -60,10 +65,42 @@ def test_a_round_is_committed_before_it_is_scored_and_before_the_next(open_tiny:
             ("client", 1, before),
             ("server", before),
             ("end", round, before),
+            ("commit", round, before),
             ("evaluations", round == 2, round),
             ("evaluated", "client-0", "client-1", round),
         ]
     assert diary.entries == expected
+
+
+def test_a_round_is_written_while_the_next_one_begins_and_before_its_first_report(open_tiny: Open, tmp_path: Path):
+    federation = open_tiny("local", "clients.number=2")
+    diary = Diary(tmp_path)
+    run_rounds(RunPlan(2, federation.cohort, 0, tmp_path), LocalExecutor(federation), diary)
+    assert [entry for entry in diary.entries if entry[0] in ("round", "commit", "client")] == [
+        ("round", 1, (0, 1), 0),
+        ("client", 0, 0),
+        ("client", 1, 0),
+        ("round", 2, (0, 1), 0),
+        ("commit", 1, 0),
+        ("client", 0, 1),
+        ("client", 1, 1),
+        ("commit", 2, 1),
+    ]
+
+
+def test_a_round_that_cannot_be_written_ends_the_run_before_the_next_one_s_first_report(
+    open_tiny: Open, tmp_path: Path
+):
+    class FullDisk(Diary):
+        def on_commit(self, outcome: Any) -> None:
+            raise OSError("no space left")
+
+    federation = open_tiny("local", "clients.number=2")
+    diary = FullDisk(tmp_path)
+    with pytest.raises(OSError, match="no space left"):
+        run_rounds(RunPlan(3, federation.cohort, 0, tmp_path), LocalExecutor(federation), diary)
+    assert diary.entries[-2:] == [("end", 1, 0), ("round", 2, (0, 1), 0)]
+    assert list(checkpoints.manifests(tmp_path)) == [0]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl import ConfigError, Observer
-from rayfed_ssl.engine.round_loop import ClientError, QuorumError
+from rayfed_ssl.engine.round_loop import ClientError, Listener, QuorumError
 from rayfed_ssl.faults.injection import FaultyLocalExecutor
 from rayfed_ssl.faults.schedule import FAULT_KINDS, Faults, RandomFaults, parse_fault
 from rayfed_ssl.records.replay import replay
@@ -83,7 +83,7 @@ class Reports(Observer):
 
 def test_a_fault_happens_as_often_as_asked():
     due, reports = faults("kill-actor:round=2,client=3,times=2", "raise:round=2,client=3", "slow:round=1"), Reports()
-    due.observer = reports
+    due.listener = Listener(reports)
     assert due.for_step(1, 2) == ()
     assert [fault.kind for fault in due.for_step(1, 0)] == ["slow"]  # without a client, the first of the cohort
     injected = [[fault.kind for fault in due.for_step(2, 3)] for _ in range(4)]
@@ -92,7 +92,7 @@ def test_a_fault_happens_as_often_as_asked():
     due.warn_of_missed(4)
     assert reports.warnings == []
     due = faults("kill-actor:round=2,client=3,times=3", "random:rate=1")
-    due.observer = reports
+    due.listener = Listener(reports)
     due.for_step(2, 3)
     due.warn_of_missed(1)
     assert reports.warnings == [], "its round is still to come"
