@@ -303,6 +303,11 @@ class RunRecord(Observer):
         self.manifest.finished = datetime.now(UTC).isoformat(timespec="seconds")
         self.save()
 
+    def add_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Write down where this process's time went."""
+        self.manifest.seconds = dict(seconds)
+        self.save()
+
     def pause(self) -> None:
         """Join each table's files into one."""
         self._metrics.merge()
