@@ -19,7 +19,7 @@ from ray.job_config import JobConfig
 from actors.cluster.address import check_address, local_nodes, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.machine import Node
-from actors.cluster.private_ray import free_port, options, stop_unused_processes
+from actors.cluster.private_ray import free_port, options, without_unused_processes
 from actors.cluster.stale_sessions import SessionDirectory, kill_processes, remove_stale_sessions
 from actors.errors import ClusterError, first_line
 from rayfed_ssl.processor import PORTABLE, is_portable
@@ -106,14 +106,13 @@ def _start(num_cpus: int | None, timeout: float) -> Cluster:
     cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
     _use_token()
-    with free_port():
+    with free_port(), without_unused_processes():
         reason = _init(options(directory.ray, num_cpus), cluster, timeout)
     if reason:
         raise ClusterError(
             f"Ray did not start on this machine ({reason}): check space in {directory.path.parent}, memory and "
             "`ulimit -u`; single runs need no Ray with engine.executor=local"
         )
-    stop_unused_processes()
     return cluster
 
 

@@ -70,9 +70,15 @@ def options(directory: Path, num_cpus: int | None) -> dict[str, Any]:
     }
 
 
-def stop_unused_processes() -> None:
-    """Stop what a private Ray starts for its dashboard, for logs and for autoscaling: one percent of two cores."""
-    node: Any = ray._private.worker._global_node
-    node.kill_log_monitor(check_alive=False)
-    node.kill_dashboard(check_alive=False)
-    node.kill_monitor(check_alive=False)
+@contextmanager
+def without_unused_processes() -> Iterator[None]:
+    """Start no processes for a dashboard, for logs and for autoscaling; `ray.init` would wait for the dashboard's."""
+    node: Any = ray._private.node.Node
+    starts = {name: getattr(node, name) for name in ("start_api_server", "start_log_monitor", "start_monitor")}
+    for name in starts:
+        setattr(node, name, lambda self, **_: None)
+    try:
+        yield
+    finally:
+        for name, start in starts.items():
+            setattr(node, name, start)

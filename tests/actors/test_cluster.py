@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -92,6 +93,16 @@ def test_what_ray_opens_to_all_lies_where_only_its_user_enters_and_its_sockets_n
         "/tmp".ljust(MAX_TEMP_PATH, "x") + "/" + max(map(str, sockets), key=len).replace(str(os.getpid()), "1234567")
     )
     assert len(longest) <= 107
+
+
+def test_a_private_ray_runs_nothing_for_a_dashboard_logs_and_autoscaling(cluster):
+    programs = {argument for child in psutil.Process().children() for argument in child.cmdline()}
+    assert {Path(program).name for program in programs} & {
+        "raylet",
+        "dashboard.py",
+        "log_monitor.py",
+        "monitor.py",
+    } == {"raylet"}
 
 
 def test_a_ray_that_this_process_has_joined_is_used(cluster):
