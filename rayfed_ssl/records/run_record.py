@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import yaml
 
 from rayfed_ssl.config.schema import Config
@@ -252,8 +251,7 @@ class RunRecord(Observer):
 
     def evaluated(self) -> set[int]:
         """Rounds whose scores are on record, those without labels to score by among them."""
-        table = self._metrics.read()
-        return set(table.filter(pc.equal(table["name"], EVALUATION_SECONDS))["round"].to_pylist())
+        return {row["round"] for row in self.metrics if row["name"] == EVALUATION_SECONDS}
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Write down a round."""
