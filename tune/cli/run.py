@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rayfed_ssl.imports import importing
 from tune.cli.errors import exit_on_ray_death, resumable
-from tune.cli.options import Address, Inject, Quiet, RecipeAndSettings, RunDirectory, Trust, Verbose, load_config
+from tune.cli.options import (
+    Address,
+    Inject,
+    Quiet,
+    RecipeAndSettings,
+    RunDirectory,
+    Trust,
+    Verbose,
+    load_config,
+)
 from tune.terminal import echo
 
 if TYPE_CHECKING:
@@ -30,15 +40,16 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
-    from actors.runs import check_fits, make_executor
-    from rayfed_ssl.engine.federation import Federation
-    from rayfed_ssl.engine.phase_timer import PhaseTimer
-    from rayfed_ssl.engine.virtual_time import attach_schedule
-    from rayfed_ssl.faults.schedule import parse_faults
-    from rayfed_ssl.progress import RunProgress
-    from rayfed_ssl.records.run_lock import refuse_used
-    from rayfed_ssl.runs import default_directory
-    from rayfed_ssl.runs import run as run_federation
+    with importing():
+        from actors.runs import check_fits, make_executor
+        from rayfed_ssl.engine.federation import Federation
+        from rayfed_ssl.engine.phase_timer import PhaseTimer
+        from rayfed_ssl.engine.virtual_time import attach_schedule
+        from rayfed_ssl.faults.schedule import parse_faults
+        from rayfed_ssl.progress import RunProgress
+        from rayfed_ssl.records.run_lock import refuse_used
+        from rayfed_ssl.runs import default_directory
+        from rayfed_ssl.runs import run as run_federation
 
     timer = PhaseTimer.of_process()
     timer.begin("data")
@@ -73,13 +84,14 @@ def resume(
     Where a schedule follows the rounds, as in most recipes, training.schedule_rounds=R beside it repeats the learning rates
     of round R, the last so far.
     """
-    from actors.runs import make_executor
-    from rayfed_ssl.engine.phase_timer import PhaseTimer
-    from rayfed_ssl.faults.schedule import parse_faults
-    from rayfed_ssl.progress import RunProgress
-    from rayfed_ssl.records.resuming import config_to_resume
-    from rayfed_ssl.records.run_record import RunRecord
-    from rayfed_ssl.runs import resume as resume_run
+    with importing():
+        from actors.runs import make_executor
+        from rayfed_ssl.engine.phase_timer import PhaseTimer
+        from rayfed_ssl.faults.schedule import parse_faults
+        from rayfed_ssl.progress import RunProgress
+        from rayfed_ssl.records.resuming import config_to_resume
+        from rayfed_ssl.records.run_record import RunRecord
+        from rayfed_ssl.runs import resume as resume_run
 
     timer = PhaseTimer.of_process()
     timer.begin("data")
