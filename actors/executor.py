@@ -68,8 +68,9 @@ class RayExecutor:
         self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
         self._exit_stack = ExitStack()
-        plan.check_fits(federation, address)
-        self._cluster = start(address, on_ray_death=on_ray_death)
+        planned = plan.check_fits(federation, address)
+        num_workers = None if planned is None else planned.num_actors + 1  # the server's
+        self._cluster = start(address, num_workers=num_workers, on_ray_death=on_ray_death)
         self._exit_stack.callback(self._cluster.stop)
         try:
             self._health = self._cluster.health

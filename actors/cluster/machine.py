@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rayfed_ssl.resources import cores, free_memory
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -39,9 +37,11 @@ class Node:
         return cls(entry["NodeID"], *(entry["Resources"].get(name, 0.0) for name in names))
 
 
-def this_machine() -> Node:
-    """Describe this machine as a private Ray would see it."""
-    memory = free_memory()
+def this_machine(memory: int | None = None) -> Node:
+    """Describe this machine as a private Ray would see it that finds so many bytes free; None counts them."""
+    import torch  # a start of Ray does without it
+
+    memory = free_memory() if memory is None else memory
     store = object_store_size(memory)
     return Node("this machine", cores(), torch.cuda.device_count(), store, max(0, memory - store))
 

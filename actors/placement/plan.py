@@ -6,8 +6,8 @@ from typing import Any
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.cluster.connect import memory_ahead, starts_private_ray
 from actors.cluster.machine import Node, this_machine
-from actors.cluster.private_ray import starts_private_ray
 from actors.placement.actor_cost import ActorCost
 from actors.placement.allocation import Placement, allocate
 from rayfed_ssl.capacity.client_cost import step_cost
@@ -21,10 +21,9 @@ def plan(federation: Federation, nodes: Sequence[Node]) -> Placement:
     return allocate(federation.config.engine, len(federation.client_ids), nodes, use_gpu=use_gpu, cost=cost)
 
 
-def check_fits(federation: Federation, address: str | None) -> None:
-    """Raise `ClusterError` for what cannot fit before a private Ray is started, which takes seconds."""
-    if starts_private_ray(address):
-        plan(federation, [this_machine()])
+def check_fits(federation: Federation, address: str | None) -> Placement | None:
+    """Plan for this machine, or raise `ClusterError`, where a private Ray will start, which takes seconds; else None."""
+    return plan(federation, [this_machine(memory_ahead())]) if starts_private_ray(address) else None
 
 
 def actor_options(placement: Placement) -> dict[str, Any]:

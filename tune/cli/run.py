@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rayfed_ssl.imports import importing
+from tune.cli import ahead
 from tune.cli.errors import exit_on_ray_death, resumable
 from tune.cli.options import (
     Address,
@@ -18,6 +19,7 @@ from tune.cli.options import (
     RunDirectory,
     Trust,
     Verbose,
+    divide_arguments,
     load_config,
 )
 from tune.terminal import echo
@@ -40,6 +42,7 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
+    ahead.prepare(*divide_arguments(arguments), address)
     with importing():
         from actors.runs import check_fits, make_executor
         from rayfed_ssl.engine.federation import Federation
@@ -84,6 +87,7 @@ def resume(
     Where a schedule follows the rounds, as in most recipes, training.schedule_rounds=R beside it repeats the learning rates
     of round R, the last so far.
     """
+    ahead.prepare(directory / "config.yaml", settings or [], address)
     with importing():
         from actors.runs import make_executor
         from rayfed_ssl.engine.phase_timer import PhaseTimer
