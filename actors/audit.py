@@ -17,7 +17,7 @@ def in_tasks(workers: int) -> Callable[[list[Job]], Iterator[int]]:
     def work(jobs: list[Job]) -> Iterator[int]:
         if not jobs:
             return
-        cluster = connect.start(num_cpus=workers)
+        cluster = connect.start(num_cpus=workers, num_workers=workers)
         try:
             task: Any = ray.remote(num_cpus=1)(_attack)
             left, running = list(jobs), list[Any]()

@@ -70,9 +70,9 @@ class RayExecutor:
         self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
         self._exit_stack = ExitStack()
-        self._mps = plan.check_fits(federation, address)
+        self._mps, num_workers = plan.check_fits(federation, address)
         own_mps = "off" if self._mps == "joined" else self._mps
-        self._cluster = start(address, on_ray_death=on_ray_death, mps=own_mps)
+        self._cluster = start(address, num_workers=num_workers, on_ray_death=on_ray_death, mps=own_mps)
         self._exit_stack.callback(self._cluster.stop)
         try:
             self._health = self._cluster.health

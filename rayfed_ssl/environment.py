@@ -5,6 +5,7 @@ import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def compute_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

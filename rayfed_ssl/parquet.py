@@ -4,10 +4,11 @@ Run lengths and dictionaries make many values of few bytes, so a file's size bou
 columns and sizes is looked at before any column is read, and strings are read as indices into their dictionaries.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -104,9 +105,24 @@ def batches(path: Path, column: str) -> Iterator[pa.Array]:
             yield from (batch.column(0) for batch in rows)
 
 
+def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Make a table of numbers and strings without empty cells; `Table.from_pylist` would import pandas first."""
+    return pa.Table.from_arrays(
+        [_array([row[field.name] for row in rows], field.type) for field in schema], schema=schema
+    )
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if not _is_string(kind):
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.array(values, str(kind)))])
+    texts = [text.encode() for text in values]
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))])
+
+
 def rows_of(table: pa.Table) -> Rows:
     """Make a dict of each row, as `to_pylist` does in twice the memory: equal strings are one object here."""
-    values = [_values(column) for column in table.columns]
+    values = [_values(column) for column in table.columns if len(column)]  # pyarrow joins no chunks by way of pandas
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
 
 

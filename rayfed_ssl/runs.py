@@ -16,6 +16,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.phase_timer import PhaseTimer
 from rayfed_ssl.engine.round_loop import Executor, Observer, RunPlan, run_rounds
 from rayfed_ssl.engine.run_watch import RunWarning, RunWatch, scaled_probes
 from rayfed_ssl.engine.start_scores import start_scores
@@ -123,6 +124,7 @@ def run(
     federation: Federation | None = None,
     until: int | None = None,
     finals: Collection[int] = (),
+    timer: PhaseTimer | None = None,
 ) -> Result:
     """Run a federation from the start to the end.
 
@@ -135,25 +137,27 @@ def run(
         federation: The federation, if the caller has opened it already.
         until: Stop after this round, to be resumed to the same bits; None runs to the end.
         finals: Rounds that are scored as the last one is, besides it.
+        timer: Divides the wall time among phases, from before this call on; None begins here.
 
     Raises:
         ConfigError: The configuration cannot be run.
         ClientError: A client's step failed.
     """
+    timer = timer or PhaseTimer()
+    timer.begin("data")
     federation = federation or Federation.open(config)
     federation.check_ready()
     attach_schedule(federation)
     target = Path(directory) if directory else default_directory(config)
     configured_trackers(federation.config)
-    with (
-        claimed(target),
-        _observed(observer, federation, target) as observing,
-        closing(executor(federation)) as running,
-    ):
-        # Now: a Ray that fails to start leaves no empty run.
-        record = RunRecord.create(target, federation, running.arithmetic())
-        with record.locked_states():
-            return _run(federation, record, None, observing, running, until, finals)
+    with claimed(target), _observed(observer, federation, target) as observing:
+        with _started(executor, federation, timer) as running:
+            # Now: a Ray that fails to start leaves no empty run.
+            record = RunRecord.create(target, federation, running.arithmetic())
+            with record.locked_states():
+                result = _run(federation, record, None, observing, running, timer, until, finals)
+        record.add_seconds(timer.seconds())
+    return result
 
 
 def resume(
@@ -164,6 +168,7 @@ def resume(
     round: int | None = None,
     until: int | None = None,
     trust: bool = False,
+    timer: PhaseTimer | None = None,
 ) -> Result:
     """Resume a run after its last committed round, to the same bits as if it had never stopped.
 
@@ -176,11 +181,14 @@ def resume(
         round: Resume from this committed round instead of the last.
         until: Stop after this round, as in `run`.
         trust: Import the modules that the run names, though this user did not make it here; from then on it is this user's.
+        timer: As in `run`.
 
     Raises:
         ConfigError: There is no such run, another process is running it, or it would not give the same bits here.
         CheckpointError: It has no checkpoint, or a damaged one.
     """
+    timer = timer or PhaseTimer()
+    timer.begin("data")
     with RunRecord.open(Path(directory), tables=False).locked():
         record = RunRecord.open(Path(directory), trust=trust)  # again: another process may have written it until now
         federation = Federation.open(config_to_resume(record, *overrides))
@@ -193,7 +201,7 @@ def resume(
         with record.locked_states(), _observed(observer, federation, Path(directory), record) as observing:
             state = state_to_resume(record, round)
             check_schedule(state, federation)
-            with closing(executor(federation)) as running:
+            with _started(executor, federation, timer) as running:
                 arithmetic = running.arithmetic()
                 check_bits(record, federation.config.engine, arithmetic)
                 last = 0 if state is None else state.round
@@ -203,7 +211,20 @@ def resume(
                 for warning in (*other_bits(record, arithmetic), *other_scoring(record, federation)):
                     record.add_warning(warning)
                     observing.on_warning(warning.message)
-                return _run(federation, record, state, observing, running, until)
+                result = _run(federation, record, state, observing, running, timer, until)
+            record.add_seconds(timer.seconds())
+    return result
+
+
+@contextmanager
+def _started(executor: ExecutorFactory, federation: Federation, timer: PhaseTimer) -> Iterator[Executor]:
+    """Start an executor, and end it."""
+    timer.begin("Ray")
+    with closing(executor(federation)) as running:
+        timer.begin("other")
+        yield running
+        timer.begin("Ray")
+    timer.begin("writing")
 
 
 @contextmanager
@@ -228,6 +249,7 @@ def _run(
     state: RunState | None,
     observer: Observer,
     executor: Executor,
+    timer: PhaseTimer,
     until: int | None,
     finals: Collection[int] = (),
 ) -> Result:
@@ -246,10 +268,13 @@ def _run(
     if federation.schedule is not None:
         write_table(record.directory / "schedule.parquet", federation.schedule.table())
     with tracked(record, config, 0 if state is None else state.round, observer.on_warning) as tracking:
-        observers = Observers(record, tracking, observer, _watch(federation, record, observer))
+        observers = Observers(timer, record, tracking, observer, _watch(federation, record, observer))
         # After every resume too: it may bring other settings of the probes. What is scored already lies beside the data.
+        timer.begin("start scores")
         observers.on_start_scored(start_scores(federation, executor, observer.on_warning))
+        timer.begin("rounds")
         final = run_rounds(plan, executor, observers, state, record.evaluated())
+        timer.begin("writing")
         if final.round < config.rounds:
             record.pause()
         else:

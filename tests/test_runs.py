@@ -24,6 +24,7 @@ from rayfed_ssl import Config, ConfigError, replay, resume, run, runs
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.phase_timer import PHASES
 from rayfed_ssl.engine.round_loop import ClientError, Observer
 from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.faults.injection import FaultyLocalExecutor
@@ -84,6 +85,23 @@ def test_a_record_holds_all_that_a_run_was_and_measured(whole: Result):
     assert summary["precision"]["dtype"] == "fp32"
     assert torch.__version__.startswith(summary["versions"]["torch"])
     assert not list(whole.directory.rglob(".*")), "temporary files are left"
+
+
+def test_a_record_says_where_the_time_of_its_last_process_went(whole: Result, copy: Path):
+    seconds = whole.record.manifest.seconds
+    assert list(seconds) == list(PHASES)
+    assert {phase for phase in ("data", "rounds", "evaluation", "start scores", "imports") if seconds[phase]} == {
+        "data",
+        "rounds",
+        "evaluation",
+        "start scores",  # imports were before
+    }
+    assert sum(seconds.values()) > sum(
+        row["value"] for row in whole.record.metrics if row["name"] == "evaluation_seconds"
+    )
+    resumed = resume(copy, round=1).record.manifest.seconds
+    assert resumed["rounds"] > 0
+    assert resumed != seconds
 
 
 def test_every_round_has_its_metrics_and_scores(whole: Result):

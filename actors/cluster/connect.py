@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -19,11 +19,12 @@ from ray.job_config import JobConfig
 from actors.cluster.address import check_address, local_nodes, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.machine import Node, gpu_memory
-from actors.cluster.mps import MpsDaemon
-from actors.cluster.private_ray import free_port, options, stop_unused_processes
+from actors.cluster.mps import MpsDaemon, is_available
+from actors.cluster.private_ray import free_port, needed_processes, options
 from actors.cluster.stale_sessions import MPS, SessionDirectory, kill_processes, remove_stale_sessions
 from actors.errors import ClusterError, first_line
 from rayfed_ssl.processor import PORTABLE, is_portable
+from rayfed_ssl.resources import cores, free_memory
 
 START_TIMEOUT = 120.0
 """Seconds that a private Ray may take to start; on two busy cores it takes 3 to 6, one whose process died ends at once."""
@@ -72,6 +73,7 @@ def start(
     address: str | None = None,
     *,
     num_cpus: int | None = None,
+    num_workers: int | None = None,
     timeout: float | None = None,
     on_ray_death: Callable[[str], None] | None = None,
     mps: Literal["off", "auto", "on"] = "off",
@@ -84,6 +86,7 @@ def start(
     Args:
         address: "host:port" or "auto", the Ray that this machine is a node of; None takes RAY_ADDRESS, or starts Ray here.
         num_cpus: Cores that Ray may assign; None takes those of this process.
+        num_workers: Processes that are to be actors later and import at once what these need.
         timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT.
         on_ray_death: Is called, in a thread of its own, when a Ray that was started here has died or was stopped, and must
             end this process. None checks only where the program waits for Ray.
@@ -91,18 +94,65 @@ def start(
     """
     if address is not None and not address.strip():
         raise ClusterError("the address of Ray is empty: give host:port or auto, or leave it out to start Ray here")
-    if ray.is_initialized():
+    if not _ahead and ray.is_initialized():
         return Cluster(owned=False)
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if address == "local":
-        cluster = _start(num_cpus, timeout or START_TIMEOUT, mps)
+    if _is_local(address):
+        begun = _ahead.pop() if _ahead else _begin(num_cpus or cores(), num_workers, mps)
+        cluster = _finish(begun, timeout or START_TIMEOUT)
         if on_ray_death is not None:
             cluster.health.watch(on_ray_death)
         return cluster
-    return _join(address, timeout or JOIN_TIMEOUT)
+    return _join(address or os.environ["RAY_ADDRESS"], timeout or JOIN_TIMEOUT)
 
 
-def _start(num_cpus: int | None, timeout: float, mps: str) -> Cluster:
+def start_ahead(num_workers: int) -> None:
+    """Begin to start the Ray that the next `start` without arguments waits for, while this process imports and reads data.
+
+    A program that may end before must call `abandon`.
+    """
+    if not _ahead and starts_private_ray(None) and not is_available():  # MPS comes first, if the plan has it
+        with suppress(ClusterError):  # `start` tries again, and says what is wrong
+            _ahead.append(_begin(cores(), num_workers))
+            _exit_on_sigterm()
+
+
+def abandon() -> bool:
+    """End a Ray that was started ahead and not taken; the process must then end by `os._exit`. Returns if there was one."""
+    for start in _ahead:
+        start.cluster._clean()
+    return bool(_ahead)
+
+
+def starts_private_ray(address: str | None) -> bool:
+    """Whether a run with this address starts Ray on this machine, so that its resources are known in advance."""
+    return bool(_ahead) or (not ray.is_initialized() and _is_local(address))
+
+
+def memory_ahead() -> int | None:
+    """Count the bytes that were free before Ray was started ahead; None if it was not."""
+    return _ahead[0].memory if _ahead else None
+
+
+def _is_local(address: str | None) -> bool:
+    return (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+
+
+@dataclass
+class _Start:
+    """A call of `ray.init` in a thread of its own; `memory` was free before."""
+
+    cluster: Cluster
+    memory: int = field(default_factory=free_memory)
+    done: threading.Event = field(default_factory=threading.Event)
+    failures: list[BaseException] = field(default_factory=list)
+
+
+_ahead: list[_Start] = []
+"""At most one start that nothing has waited for yet."""
+
+
+def _begin(num_cpus: int, num_workers: int | None, mps: str = "off") -> _Start:
+    """Begin to start a private Ray."""
     remove_stale_sessions()
     _warn_of_clusters()
     try:
@@ -112,17 +162,23 @@ def _start(num_cpus: int | None, timeout: float, mps: str) -> Cluster:
     cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
     _use_token()
+    contexts = [free_port(), needed_processes(num_workers)]
     if mps != "off":
         _start_mps(cluster, MpsDaemon(directory.path / MPS, is_required=mps == "on"))
-    with free_port(), cluster.health.mps.exported() if cluster.health.mps else nullcontext():
-        reason = _init(options(directory.ray, num_cpus), cluster, timeout)
-    if reason:
+        contexts += [cluster.health.mps.exported()] if cluster.health.mps else []
+    return _init(options(directory.ray, num_cpus, num_workers), cluster, *contexts)
+
+
+def _finish(start: _Start, timeout: float) -> Cluster:
+    """Wait for a private Ray."""
+    if reason := _wait(start, timeout):
+        assert start.cluster.directory is not None
+        place = start.cluster.directory.path.parent
         raise ClusterError(
-            f"Ray did not start on this machine ({reason}): check space in {directory.path.parent}, memory and "
-            "`ulimit -u`; single runs need no Ray with engine.executor=local"
+            f"Ray did not start on this machine ({reason}): check space in {place}, memory and `ulimit -u`; single runs "
+            "need no Ray with engine.executor=local"
         )
-    stop_unused_processes()
-    return cluster
+    return start.cluster
 
 
 def _start_mps(cluster: Cluster, daemon: MpsDaemon) -> None:
@@ -142,7 +198,7 @@ def _join(address: str, timeout: float) -> Cluster:
         _use_token()
     cluster = Cluster(owned=True)
     with _silent_stderr():
-        reason = _init({"address": address, **_environment()}, cluster, timeout)
+        reason = _wait(_init({"address": address, **_environment()}, cluster), timeout)
     if reason:
         raise ClusterError(
             f"cannot join the Ray at {address} ({reason}): compare Ray's and Python's versions, RAY_AUTH_MODE and "
@@ -196,24 +252,29 @@ class _Job(JobConfig):
         return super()._get_proto_job_config()  # type: ignore[no-untyped-call]
 
 
-def _init(arguments: dict[str, Any], cluster: Cluster, timeout: float) -> str:
-    """Call `ray.init` in a thread, until it returns, a process of a private Ray dies, or the time is up.
-
-    Returns why it failed, or "".
-    """
-    failures: list[BaseException] = []
-    done = threading.Event()
+def _init(arguments: dict[str, Any], cluster: Cluster, *contexts: AbstractContextManager[None]) -> _Start:
+    """Call `ray.init` in these contexts in a thread."""
+    start = _Start(cluster)
 
     def init() -> None:
         try:
-            ray.init(**arguments, job_config=_Job(), log_to_driver=False, logging_level="error")  # type: ignore[arg-type]
+            with ExitStack() as stack:
+                for context in contexts:
+                    stack.enter_context(context)
+                ray.init(**arguments, job_config=_Job(), log_to_driver=False, logging_level="error")  # type: ignore[arg-type]
         except BaseException as error:
-            failures.append(error)
-        done.set()
+            start.failures.append(error)
+        start.done.set()
         # Ray's processes die with the thread that started them (PR_SET_PDEATHSIG), so it must outlive them.
         cluster._left.wait()
 
     threading.Thread(target=init, name="ray-init", daemon=True).start()
+    return start
+
+
+def _wait(start: _Start, timeout: float) -> str:
+    """Wait until `ray.init` returns, a process of a private Ray dies, or the time is up; returns why it failed, or ""."""
+    cluster, done, failures = start.cluster, start.done, start.failures
     deadline, reason = time.monotonic() + timeout, "it was interrupted"
     try:
         while not done.wait(min(POLL_INTERVAL, timeout)) and time.monotonic() < deadline:

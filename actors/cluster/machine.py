@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rayfed_ssl.resources import cores, free_memory
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -43,15 +41,19 @@ class Node:
         return cls(entry["NodeID"], *(entry["Resources"].get(name, 0.0) for name in names))
 
 
-def this_machine() -> Node:
-    """Describe this machine as a private Ray would see it."""
-    memory = free_memory()
+def this_machine(memory: int | None = None) -> Node:
+    """Describe this machine as a private Ray would see it that finds so many bytes free; None counts them."""
+    import torch  # a start of Ray does without it
+
+    memory = free_memory() if memory is None else memory
     store = object_store_size(memory)
     return Node("this machine", cores(), torch.cuda.device_count(), store, max(0, memory - store), gpu_memory())
 
 
 def gpu_memory() -> int:
     """Count the bytes of this machine's smallest GPU, in use or not; 0 without one."""
+    import torch
+
     gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return min((gpu.total_memory for gpu in gpus), default=0)
 

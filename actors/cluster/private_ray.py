@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from actors.cluster.machine import MIN_STORE, SHARED_MEMORY, free_shared_memory, object_store_size
-from rayfed_ssl.resources import cores, free_memory
+from rayfed_ssl.resources import free_memory
 
 PORT = "RAY_GCS_SERVER_PORT"
 """Where Ray reads the port of a head that it starts."""
@@ -26,10 +26,12 @@ QUIET = {
 }
 """Reports of a private Ray that nobody reads, and checks of what one run hardly changes: half a percent of two cores."""
 
-
-def starts_private_ray(address: str | None) -> bool:
-    """Whether a run with this address starts Ray on this machine, so that its resources are known in advance."""
-    return not ray.is_initialized() and (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+PRELOADED: dict[str, Any] = {
+    "preload_python_modules": ["actors.worker_imports"],
+    "num_workers_soft_limit": 0,
+    "idle_worker_killing_time_threshold_ms": 60_000,
+}
+"""Workers import before they are asked, and end after a minute without work; else Ray would keep one for each core."""
 
 
 @contextmanager
@@ -47,8 +49,10 @@ def free_port() -> Iterator[None]:
         del os.environ[PORT]
 
 
-def options(directory: Path, num_cpus: int | None) -> dict[str, Any]:
-    """Give the arguments of `ray.init` that start a Ray with this directory and number of cores.
+def options(directory: Path, num_cpus: int, num_workers: int | None = None) -> dict[str, Any]:
+    """Give the arguments of `ray.init` that start a Ray with this directory and these numbers of cores and of workers.
+
+    So many workers import at once what actors need, and those that are none within a minute end; None leaves it to Ray.
 
     What does not fit into the object store, Ray spills to disk. Without shared memory the store itself is there.
     """
@@ -61,18 +65,39 @@ def options(directory: Path, num_cpus: int | None) -> dict[str, Any]:
         )
     return {
         "address": "local",
-        "num_cpus": num_cpus or cores(),
+        "num_cpus": num_cpus,
         "include_dashboard": False,
         "object_store_memory": object_store_size(free_memory()),
         "_node_ip_address": "127.0.0.1",
         "_temp_dir": str(directory),
-        "_system_config": QUIET,
+        "_system_config": QUIET if num_workers is None else QUIET | PRELOADED,
     }
 
 
-def stop_unused_processes() -> None:
-    """Stop what a private Ray starts for its dashboard, for logs and for autoscaling: one percent of two cores."""
-    node: Any = ray._private.worker._global_node
-    node.kill_log_monitor(check_alive=False)
-    node.kill_dashboard(check_alive=False)
-    node.kill_monitor(check_alive=False)
+@contextmanager
+def needed_processes(num_workers: int | None) -> Iterator[None]:
+    """Let `ray.init` start so many workers if not None, and no process for a dashboard, for logs and for autoscaling.
+
+    It has no settings for these: it would start a worker for each core, and wait for the dashboard's process.
+    """
+    services: Any = ray._private.services
+    start_process, flag = services.start_ray_process, "--num_prestart_python_workers="
+
+    def start_fewer(command: list[str], *arguments: Any, **options: Any) -> Any:
+        if num_workers is not None:
+            command = [f"{flag}{num_workers}" if text.startswith(flag) else text for text in command]
+        return start_process(command, *arguments, **options)
+
+    changed: list[tuple[Any, str, Any]] = [
+        (ray._private.node.Node, name, lambda self, **_: None)
+        for name in ("start_api_server", "start_log_monitor", "start_monitor")
+    ]
+    changed.append((services, "start_ray_process", start_fewer))
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in changed]
+    for owner, name, value in changed:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in originals:
+            setattr(owner, name, value)

@@ -6,9 +6,9 @@ from typing import Any, Literal
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.cluster.connect import memory_ahead, starts_private_ray
 from actors.cluster.machine import Node, this_machine
 from actors.cluster.mps import MAX_CLIENTS, PROGRAM, is_available, is_joined
-from actors.cluster.private_ray import starts_private_ray
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ActorCost
 from actors.placement.allocation import Placement, allocate
@@ -27,22 +27,24 @@ def plan(federation: Federation, nodes: Sequence[Node], *, mps: bool = False) ->
     return allocate(federation.config.engine, len(federation.client_ids), nodes, use_gpu=use_gpu, cost=cost, mps=mps)
 
 
-def check_fits(federation: Federation, address: str | None) -> Mps:
+def check_fits(federation: Federation, address: str | None) -> tuple[Mps, int | None]:
     """Raise `ClusterError` for what cannot be before a private Ray is started, which takes seconds.
 
-    Returns the MPS that actors get.
+    Returns the MPS that actors get, and how many workers a private Ray needs: the client actors and the server.
     """
-    asked = federation.config.engine.mps
+    asked, num_workers = federation.config.engine.mps, None
     obstacle = "it is started with a Ray of the run's own, and this one runs already: start it as docs/cluster.md says"
     if starts_private_ray(address):
-        obstacle = mps_obstacle(plan(federation, [this_machine()], mps=can_have_mps(federation.config.engine)))
+        machine = this_machine(memory_ahead())
+        placement = plan(federation, [machine], mps=can_have_mps(federation.config.engine))
+        obstacle, num_workers = mps_obstacle(placement), placement.num_actors + 1
     if asked == "off":
-        return "off"
+        return "off", num_workers
     if is_joined():
-        return "joined"
+        return "joined", num_workers
     if obstacle and asked == "on":
         raise ClusterError(f"engine.mps=on asks for NVIDIA's MPS, but {obstacle}, or leave engine.mps out")
-    return "off" if obstacle else asked
+    return "off" if obstacle else asked, num_workers
 
 
 def can_have_mps(engine: Engine) -> bool:

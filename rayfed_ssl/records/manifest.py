@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from rayfed_ssl.config.choices import METHOD, OBJECTIVE
 from rayfed_ssl.config.schema import Config
@@ -127,6 +127,7 @@ class RunManifest(_Model):
         faults: Injected faults.
         starts: What was measured of each architecture before round 1, scores in [0, 1].
         warnings: What a run warned of while it went on.
+        seconds: Wall time by phase (`engine.phase_timer`) of the last process that ran it, to the end or to a pause.
         encoders: Digest of each final encoder.
         checkpoints: The address of the states; None is the run's own directory.
         states_id: Random; the marker beside states outside the run's directory holds it.
@@ -155,6 +156,7 @@ class RunManifest(_Model):
     faults: list[dict[str, int | float | str | None]]
     starts: dict[str, dict[str, float]]
     warnings: list[RunWarning]
+    seconds: dict[str, NonNegativeFloat] = Field({})
     encoders: dict[str, str] = Field({})
     rounds: list[RoundEntry]
 

@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import yaml
 
 from rayfed_ssl.config.schema import Config
@@ -253,8 +252,7 @@ class RunRecord(Observer):
 
     def evaluated(self) -> set[int]:
         """Rounds whose scores are on record, those without labels to score by among them."""
-        table = self._metrics.read()
-        return set(table.filter(pc.equal(table["name"], EVALUATION_SECONDS))["round"].to_pylist())
+        return {row["round"] for row in self.metrics if row["name"] == EVALUATION_SECONDS}
 
     def on_commit(self, outcome: RoundOutcome) -> None:
         """Write down a round."""
@@ -302,6 +300,11 @@ class RunRecord(Observer):
             self.manifest.encoders[name] = checkpoints.store(encoder, encoders, name).sha256
         self.pause()
         self.manifest.finished = datetime.now(UTC).isoformat(timespec="seconds")
+        self.save()
+
+    def add_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Write down where this process's time went."""
+        self.manifest.seconds = dict(seconds)
         self.save()
 
     def pause(self) -> None:

@@ -44,6 +44,7 @@ class Summary:
         scores: Final accuracies in [0, 1] by encoder.
         bytes_by_kind: Bytes by (direction, kind of content).
         seconds: Wall time of all rounds, evaluation not included.
+        phases: Wall time by phase of the last process that ran it to the end or to a pause.
         break_even: FLESD's Eq. 11, where representations are sent.
         starts: Scores in [0, 1] and diagnostics before round 1 by architecture.
         warnings: What the run warned of while it went on.
@@ -69,6 +70,7 @@ class Summary:
     state_sha256: str | None
     curve: tuple[CurvePoint, ...]
     break_even: BreakEven | None
+    phases: dict[str, float] = field(default_factory=dict)
     starts: dict[str, Metrics] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     changed: str | None = None
@@ -194,6 +196,7 @@ def summarize(record: RunRecord) -> Summary:
         state_sha256=rounds[-1].state_sha256 if rounds else None,
         curve=_curve(record),
         break_even=record.manifest.break_even,
+        phases=record.manifest.seconds,
         starts=record.manifest.starts,
         warnings=tuple(warning.message for warning in record.manifest.warnings),
         changed=changed if not foreign and record.is_changed(config) else None,

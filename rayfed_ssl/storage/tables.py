@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_ssl.errors import ConfigError, reason
-from rayfed_ssl.parquet import DAMAGE, MAX_CELLS, read_metadata, read_table, rows_of
+from rayfed_ssl.parquet import DAMAGE, MAX_CELLS, read_metadata, read_table, rows_of, table_of
 from rayfed_ssl.storage.filesystem import explained, write_atomically
 
 Row = Mapping[str, Any]
@@ -61,7 +61,7 @@ class GrowingTable:
         return self.read()  # a writer merged the files meanwhile
 
     def _concatenated(self, merged: int) -> pa.Table:
-        tables, room = [self._schema.empty_table()], MAX_CELLS // len(self._schema)
+        tables, room = list[pa.Table](), MAX_CELLS // len(self._schema)
         for file in (self._path, *self._parts(merged)):
             tables.append(_read(file, self._schema, room))
             room -= len(tables[-1])
@@ -93,7 +93,7 @@ class GrowingTable:
         file = self._path.parent / TABLES / f"{self._path.stem}-{self._last + 1:06d}.parquet"
         try:
             file.parent.mkdir(exist_ok=True)
-            write_table(file, pa.Table.from_pylist(list(rows), schema=self._schema))
+            write_table(file, table_of(list(rows), self._schema))
         except OSError as error:
             raise explained(error, file) from error
         self._last, self._rows = self._last + 1, None
@@ -111,7 +111,7 @@ class GrowingTable:
 
     def create(self, rows: Sequence[Row] = ()) -> None:
         """Make the table."""
-        self._replace(pa.Table.from_pylist(list(rows), schema=self._schema), 0)
+        self._replace(table_of(list(rows), self._schema), 0)
 
     def _replace(self, table: pa.Table, merged: int) -> None:
         write_table(self._path, table.replace_schema_metadata({MERGED: str(merged)}))

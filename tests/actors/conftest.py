@@ -24,7 +24,7 @@ from actors.fault_injection import LostObject
 @pytest.fixture(scope="session")
 def cluster(own_cache: None) -> Iterator[Cluster]:
     """Ray with four CPUs, whatever the machine has, so that three actors fit."""
-    started = start("local", num_cpus=4, timeout=200)
+    started = start("local", num_cpus=4, num_workers=4, timeout=200)
     yield started
     started.stop()
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -32,6 +33,20 @@ if __name__ == "__main__":
     overrides = ["data.train_limit=150", "data.test_limit=60", "evaluation.linear.epochs=1", "public=null"]
     config = Config.load("digits", "method=fedavg", "rounds=2", "training.epochs={epochs}", "engine.actors=1", *overrides)
     run(config, sys.argv[1], observer=Watch())
+"""
+
+AHEAD = """
+import sys
+import psutil
+from actors.cluster.connect import start, start_ahead, starts_private_ray
+
+start_ahead(1)
+assert "torch" not in sys.modules
+is_private = starts_private_ray(None)
+cluster = start()
+commands = [child.cmdline() for child in psutil.Process().children()]
+print(is_private, cluster.owned, sum("--num_prestart_python_workers=1" in command for command in commands))
+cluster.stop()
 """
 
 KILL_ONE = """
@@ -94,11 +109,33 @@ def test_what_ray_opens_to_all_lies_where_only_its_user_enters_and_its_sockets_n
     assert len(longest) <= 107
 
 
+def test_a_private_ray_runs_nothing_for_a_dashboard_logs_and_autoscaling(cluster):
+    programs = {argument for child in psutil.Process().children() for argument in child.cmdline()}
+    assert {Path(program).name for program in programs} & {
+        "raylet",
+        "dashboard.py",
+        "log_monitor.py",
+        "monitor.py",
+    } == {"raylet"}
+
+
+def test_workers_of_a_private_ray_have_imported_what_their_actors_need(cluster):
+    has_imported = ray.remote(num_cpus=0)(lambda: {"actors.client_actor", "actors.server_actor"} <= set(sys.modules))
+    assert ray.get(has_imported.remote(), timeout=300)
+
+
 def test_a_ray_that_this_process_has_joined_is_used(cluster):
     second = start("127.0.0.1:1")
     assert not second.owned
     second.stop()
     assert len(cluster.nodes()) == 1
+
+
+@pytest.mark.slow
+def test_a_ray_that_was_started_ahead_is_the_one_that_is_taken_next():
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as own:
+        done = run_python(AHEAD, env={**os.environ, "TMPDIR": own})
+        assert (done.returncode, done.stdout, done.stderr, os.listdir(own)) == (0, "True True 1\n", "", [])
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.parquet import table_of
 from rayfed_ssl.storage import tables
 from rayfed_ssl.storage.tables import TABLES, GrowingTable
 
@@ -36,6 +37,20 @@ def test_rows_are_read_in_order_while_they_are_appended(grown: GrowingTable, tmp
     assert grown.rows == opened(tmp_path).rows == rows(0, 1, 2, 3)
     opened(tmp_path).append(rows(4))
     assert opened(tmp_path).rows == rows(0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_table_of_rows_is_what_pyarrow_makes_of_them(number: int):
+    schema = pa.schema([("i", pa.int32()), ("n", pa.int64()), ("s", pa.string()), ("x", pa.float64())])
+    values = [
+        {"x": -0.5, "s": "", "n": 1 << 40, "i": -7},
+        {"x": 1e300, "s": "ß€", "n": -1, "i": 0},
+        dict.fromkeys("xni", 2),
+    ]
+    values[2]["s"] = "last"
+    made = table_of(values[:number], schema)
+    made.validate(full=True)
+    assert made.equals(pa.Table.from_pylist(values[:number], schema=schema))
 
 
 def test_appending_touches_no_other_file(grown: GrowingTable, tmp_path: Path):

@@ -15,6 +15,7 @@ import pytest
 from rayfed_ssl.config.recipes import recipe_names
 from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.view_recipes import VIEWS
+from rayfed_ssl.engine.phase_timer import phases_text
 from rayfed_ssl.evaluation.registry import PROTOCOLS
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
@@ -34,6 +35,8 @@ def test_a_run_prints_its_scores_bytes_and_where_its_record_is(finished: Finishe
     assert any(line.startswith("public images") for line in lines)
     assert f"state_sha256 {record.manifest.rounds[-1].state_sha256}" in result.stdout
     assert f"record: {directory}" in result.stdout
+    assert f"time: {phases_text(record.manifest.seconds)}" in lines
+    assert record.manifest.seconds["imports"] > 0
 
 
 def test_best_epochs_and_break_even_are_printed_on_request(cli: Cli, finished: Finished):

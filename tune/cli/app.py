@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from rayfed_ssl.processor import PORTABLE, NotPortableError
+from tune.cli import ahead
 from tune.cli.audit import audit
 from tune.cli.benchmark import benchmark
 from tune.cli.clock import clock
@@ -80,11 +81,12 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _exit_with_stuck_ray(leaving: SystemExit) -> None:
-    """Exit at once where a start of Ray still blocks in a thread, which would crash the interpreter's own exit."""
-    if leaving.code and any(thread.name == "ray-init" for thread in threading.enumerate()):
+    """Exit at once where Ray is still starting in a thread, which would crash the interpreter's own exit."""
+    is_stuck = bool(leaving.code) and any(thread.name == "ray-init" for thread in threading.enumerate())
+    if ahead.abandon() or is_stuck:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(leaving.code if isinstance(leaving.code, int) else 1)
+        os._exit(leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None))
 
 
 def _restart_portable() -> NoReturn:
@@ -97,6 +99,7 @@ def _restart_portable() -> NoReturn:
 def main() -> None:
     """Run the command line."""
     warnings.showwarning = _show_warning
+    ahead.is_own_process = True
     try:
         app()
     except NotPortableError:
@@ -108,4 +111,5 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        _exit_with_stuck_ray(interrupted := SystemExit(130))
+        raise interrupted from None

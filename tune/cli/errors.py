@@ -26,18 +26,19 @@ ADVICE = {
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Turn what a user can correct into one line and an exit code; anything else is our bug and keeps its traceback."""
-    from rayfed_ssl.engine.round_loop import ClientError, ServerError
     from rayfed_ssl.errors import CheckpointError, ConfigError
 
     try:
         yield
     except (ConfigError, CheckpointError) as error:
         fail(error.args, 2)
-    except (ClientError, ServerError) as error:
-        fail(str(error), 1)
     except OSError as error:
         fail(describe(error), 1)
     except Exception as error:
+        from rayfed_ssl.engine.round_loop import ClientError, ServerError  # loads torch
+
+        if isinstance(error, ClientError | ServerError):
+            fail(str(error), 1)
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             fail(f"memory ran out ({_first_line(error)}): set a smaller model, batch or engine.actors", 1)
         package = type(error).__module__.partition(".")[0]  # importing it to name its errors would load Ray

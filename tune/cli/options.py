@@ -41,14 +41,18 @@ Trust = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def divide_arguments(arguments: list[str] | None) -> tuple[str, list[str]]:
+    """Divide them into the recipe that the first names, digits if it is a setting, and the settings after it."""
+    recipe, *settings = arguments or ["digits"]
+    return ("digits", [recipe, *settings]) if "=" in recipe else (recipe, settings)
+
+
 def load_config(arguments: list[str] | None) -> "Config":
-    """Load the recipe that the first argument names, digits if it is a setting, with the settings after it."""
+    """Load a recipe with settings."""
     from rayfed_ssl.config.schema import Config
     from rayfed_ssl.processor import check_process
 
-    recipe, *settings = arguments or ["digits"]
-    if "=" in recipe:
-        recipe, settings = "digits", [recipe, *settings]
+    recipe, settings = divide_arguments(arguments)
     config = Config.load(recipe, *settings)
     check_process(config.engine.cpu)
     return config

@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rayfed_ssl.imports import importing
+from tune.cli import ahead
 from tune.cli.errors import exit_on_ray_death, resumable
-from tune.cli.options import Address, Inject, Quiet, RecipeAndSettings, RunDirectory, Trust, Verbose, load_config
+from tune.cli.options import (
+    Address,
+    Inject,
+    Quiet,
+    RecipeAndSettings,
+    RunDirectory,
+    Trust,
+    Verbose,
+    divide_arguments,
+    load_config,
+)
 from tune.terminal import echo
 
 if TYPE_CHECKING:
@@ -30,15 +42,20 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
-    from actors.runs import check_fits, make_executor
-    from rayfed_ssl.engine.federation import Federation
-    from rayfed_ssl.engine.virtual_time import attach_schedule
-    from rayfed_ssl.faults.schedule import parse_faults
-    from rayfed_ssl.progress import RunProgress
-    from rayfed_ssl.records.run_lock import refuse_used
-    from rayfed_ssl.runs import default_directory
-    from rayfed_ssl.runs import run as run_federation
+    ahead.prepare(*divide_arguments(arguments), address)
+    with importing():
+        from actors.runs import check_fits, make_executor
+        from rayfed_ssl.engine.federation import Federation
+        from rayfed_ssl.engine.phase_timer import PhaseTimer
+        from rayfed_ssl.engine.virtual_time import attach_schedule
+        from rayfed_ssl.faults.schedule import parse_faults
+        from rayfed_ssl.progress import RunProgress
+        from rayfed_ssl.records.run_lock import refuse_used
+        from rayfed_ssl.runs import default_directory
+        from rayfed_ssl.runs import run as run_federation
 
+    timer = PhaseTimer.of_process()
+    timer.begin("data")
     config, faults = load_config(arguments), parse_faults(inject)
     directory = out or default_directory(config)
     refuse_used(directory)
@@ -48,7 +65,7 @@ def run(
     attach_schedule(federation)
     check_fits(federation, address, faults)
     progress.introduce(federation, directory)
-    start = partial(run_federation, config, directory, federation=federation)
+    start = partial(run_federation, config, directory, federation=federation, timer=timer)
     _finish(directory, start, progress, partial(make_executor, address=address, faults=faults), verbose)
 
 
@@ -70,17 +87,22 @@ def resume(
     Where a schedule follows the rounds, as in most recipes, training.schedule_rounds=R beside it repeats the learning rates
     of round R, the last so far.
     """
-    from actors.runs import make_executor
-    from rayfed_ssl.faults.schedule import parse_faults
-    from rayfed_ssl.progress import RunProgress
-    from rayfed_ssl.records.resuming import config_to_resume
-    from rayfed_ssl.records.run_record import RunRecord
-    from rayfed_ssl.runs import resume as resume_run
+    ahead.prepare(directory / "config.yaml", settings or [], address)
+    with importing():
+        from actors.runs import make_executor
+        from rayfed_ssl.engine.phase_timer import PhaseTimer
+        from rayfed_ssl.faults.schedule import parse_faults
+        from rayfed_ssl.progress import RunProgress
+        from rayfed_ssl.records.resuming import config_to_resume
+        from rayfed_ssl.records.run_record import RunRecord
+        from rayfed_ssl.runs import resume as resume_run
 
+    timer = PhaseTimer.of_process()
+    timer.begin("data")
     faults, overrides = parse_faults(inject), settings or []
     record = RunRecord.open(directory, tables=False, trust=trust)
     progress = RunProgress(config_to_resume(record, *overrides), quiet=quiet, record=record)
-    start = partial(resume_run, directory, *overrides, round=round, trust=trust)
+    start = partial(resume_run, directory, *overrides, round=round, trust=trust, timer=timer)
     _finish(directory, start, progress, partial(make_executor, address=address, faults=faults), verbose)
 
 

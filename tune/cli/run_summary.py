@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rayfed_ssl.engine.phase_timer import phases_text
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
@@ -31,6 +32,8 @@ def print_run(summary: Summary, verbose: bool = False) -> None:
     } | {"total": [summary.bytes_up, summary.bytes_down]}
     print_table(("content", "up", "down"), [[kind, *map(size, moved)] for kind, moved in sizes.items()])
     lines = [""]
+    if summary.phases:
+        lines.append(f"time: {phases_text(summary.phases)}")
     if summary.epsilon is not None:
         lines.append(f"privacy: {epsilon_text(summary.epsilon, summary.config)}")
     if virtual := virtual_text(summary):

@@ -7,6 +7,7 @@ from rayfed_ssl import formats
 from rayfed_ssl.clock.schedule import SCHEDULE
 from rayfed_ssl.config.recipes import flatten
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.phase_timer import phases_text
 from rayfed_ssl.engine.scoring import held_out_notes
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import CheckpointError
@@ -49,7 +50,7 @@ class RunSections:
             self._communication(),
             *self._virtual_time(),
             *self._audit(),
-            self._section("time", "Time", [] if timing else ["No round is on record yet."], [timing]),
+            self._section("time", "Time", self._phases() if timing else ["No round is on record yet."], [timing]),
             self._diagnostics(),
             data,
             self._settings(),
@@ -119,6 +120,10 @@ class RunSections:
             Card("Time of rounds", formats.duration(summary.seconds), (f"evaluation: {formats.duration(evaluation)}",)),
             Card("State", (summary.state_sha256 or MISSING)[:12], ("first 12 digits of its SHA-256",)),
         )
+
+    def _phases(self) -> list[str]:
+        phases = self._summary.phases
+        return [f"The process that ran it last took {phases_text(phases)} (seconds)."] if phases else []
 
     def _accuracy(self) -> PageSection:
         summary = self._summary
