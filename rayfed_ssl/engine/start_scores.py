@@ -74,10 +74,11 @@ def _score(federation: Federation, encoder: Encoder) -> Metrics:
 
 def _facts(federation: Federation, encoder: Encoder) -> Mapping[str, Any]:
     evaluation, task = federation.config.dump()["evaluation"], federation.task
+    classifies = task.objective.classifies  # only then heads are scored, and not the same encoder under any objective
     return {
-        "weights": digest(dict(encoder.weights)),
+        "weights": digest({k: w for k, w in encoder.weights.items() if classifies or k.startswith("encoder.")}),
         "architecture": encoder.architecture,
-        "objective": type(task.objective).__name__,
+        "classifies": classifies,
         "seed": federation.config.seed,
         "fingerprint": federation.dataset.fingerprint,
         "evaluation": {name: evaluation[name] for name in ("knn", "linear", "train_limit")},

@@ -50,6 +50,19 @@ def test_a_second_run_reads_them_and_other_settings_are_other_scores(open_tiny: 
     assert score_start(federation, "cnn") == scores["cnn"]
 
 
+def test_objectives_share_the_scores_of_the_encoder_and_a_classifier_is_scored_itself(open_tiny: Open) -> None:
+    federation = open_tiny("fedavg", "seed=78")
+    before = kept(federation) if federation.dataset.train.path else set()
+    scores = score_start(federation, "cnn")
+    assert score_start(open_tiny("fedavg", "seed=78", "objective=byol"), "cnn") == scores
+    (file,) = kept(federation) - before
+    file.write_text(json.dumps(scores | {"knn": 0.125}))
+    assert score_start(open_tiny("fedavg", "seed=78", "objective=byol"), "cnn")["knn"] == 0.125
+    supervised = score_start(open_tiny("fedavg", "seed=78", "objective=supervised", "model.projection_dim=null"), "cnn")
+    assert supervised["knn"] == scores["knn"]
+    assert "supervised" in supervised.keys() - scores.keys()
+
+
 def test_scores_by_own_views_whose_code_may_change_are_not_kept(open_tiny: Open) -> None:
     federation = open_tiny("fedavg", "seed=77", "training.views=examples.my_views:mild")
     before = kept(federation)

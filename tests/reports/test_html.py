@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pytest
 from matplotlib.figure import Figure
 
+from rayfed_ssl.engine.phase_timer import phases_text
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import percent
 from rayfed_ssl.records.run_record import RunRecord
@@ -179,6 +180,7 @@ def test_without_the_data_the_report_says_so_and_shows_the_rest(sweep, tmp_path)
     assert drawn == {"accuracy-over-rounds", "accuracy-over-bytes", "accuracy-over-time", "losses", "ledger", "timing"}
     assert re.search(r"Samples by client, from the run's record: client 0: \d+, client 1", text)
     assert f"Skew: {RunRecord.open(run).manifest.data.skew.text}." in text
+    assert f"took {phases_text(RunRecord.open(run).manifest.seconds)} (seconds)." in text
 
 
 def test_the_data_are_described(single, sweep):
