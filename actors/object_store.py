@@ -2,8 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -88,7 +88,8 @@ def pack(messages: Mapping[Key, Any]) -> tuple[list[Tree], dict[Key, Any]]:
     """
     parts: list[Tree] = []
     placeholders: dict[int, Placeholder] = {}
-    values = _values_of_tensors(messages)
+    values = {id(value): value for message in messages.values() for value in vars(message).values()}
+    values_of = _values_of_tensors(values.values())
 
     def placeholder(part: Tree) -> Placeholder:
         if id(part) not in placeholders:
@@ -100,30 +101,39 @@ def pack(messages: Mapping[Key, Any]) -> tuple[list[Tree], dict[Key, Any]]:
         tensors = [leaf for _, leaf in leaves(value) if isinstance(leaf, Tensor)]
         if not tensors:
             return value
-        if all(len(values[id(tensor)]) == 1 for tensor in tensors):
+        if all(len(values_of[id(tensor)]) == 1 for tensor in tensors):
             return placeholder(value)
         return map_leaves(lambda leaf: placeholder(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
-    packed = {
-        key: replace(message, **{field.name: pack_value(getattr(message, field.name)) for field in fields(message)})
-        for key, message in messages.items()
-    }
+    packed_values = {key: pack_value(value) for key, value in values.items()}
+    distinct: dict[tuple[int, ...], Any] = {}
+    packed = {}
+    for key, message in messages.items():
+        held = {name: id(value) for name, value in vars(message).items()}
+        if (same := tuple(held.values())) not in distinct:
+            distinct[same] = replace(message, **{name: packed_values[value] for name, value in held.items()})
+        packed[key] = distinct[same]
     return parts, packed
 
 
-def _values_of_tensors(messages: Mapping[Any, Any]) -> dict[int, set[int]]:
+def _values_of_tensors(values: Iterable[Tree]) -> dict[int, set[int]]:
     """Collect by tensor the field values that contain it, all by identity."""
-    values: dict[int, set[int]] = defaultdict(set)
-    for value in (getattr(message, field.name) for message in messages.values() for field in fields(message)):
+    values_of: dict[int, set[int]] = defaultdict(set)
+    for value in values:
         for _, leaf in leaves(value):
             if isinstance(leaf, Tensor):
-                values[id(leaf)].add(id(value))
-    return values
+                values_of[id(leaf)].add(id(value))
+    return values_of
 
 
-def insert_refs(packed: Tree, refs: Sequence[ObjectRef[Any]]) -> Tree:
-    """Replace the placeholders in packed messages by refs."""
-    return map_leaves(lambda leaf: refs[leaf] if isinstance(leaf, Placeholder) else leaf, packed)
+def insert_refs(packed: Mapping[Key, Any], refs: Sequence[ObjectRef[Any]]) -> dict[Key, Any]:
+    """Replace the placeholders in packed messages by refs; what was one message stays one, which is pickled once."""
+    distinct = {id(message): message for message in packed.values()}
+    filled = {
+        key: map_leaves(lambda leaf: refs[leaf] if isinstance(leaf, Placeholder) else leaf, message)
+        for key, message in distinct.items()
+    }
+    return {key: filled[id(message)] for key, message in packed.items()}
 
 
 def fetch(message: Tree) -> Tree:

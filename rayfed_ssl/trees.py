@@ -25,7 +25,7 @@ LARGE = 1 << 14
 """Bytes from which a tensor enters a digest by its BLAKE3."""
 
 
-JOINED_BYTES = 1 << 16
+JOINED_BYTES = 1 << 18
 """Tensors with less are joined, as a call for each takes longer than copying them."""
 
 

@@ -8,6 +8,9 @@ from typing import Any
 MIN_CALL_SECONDS = 0.01
 """Seconds of work that share a call however little is left, because a call costs about a millisecond itself."""
 
+SHORT_SHARE = 0.02
+"""An actor's share of what is left goes into one call if it takes no more seconds."""
+
 MAX_CALL_BYTES = 1 << 27
 """Bytes that a call may return, as they are in the actor's memory until the call ends."""
 
@@ -79,25 +82,25 @@ class WorkQueue:
         return items
 
     def take(self, slot: int, num_slots: int) -> Sequence[WorkItem]:
-        """Take an idle actor's next call: items assigned to it, else the longest of the slot with the most work.
+        """Take an idle actor's next call: items assigned to it, else some of the slot with the most work.
 
         Towards the end calls get shorter, so that all actors end together.
         """
         if self._requeued:
             return [self._requeued.pop()]
-        assigned = self._waiting.get(slot) or self._waiting.get(None)
-        if assigned:
-            return self._take_call(assigned, num_slots)
-        waiting = [items for items in self._waiting.values() if items]
-        longest = max(waiting, key=lambda items: sum(item.cost for item in items), default=[])
-        return [longest.pop()] if longest else []
+        most = max(self._waiting.values(), key=lambda items: (sum(item.cost for item in items), len(items)), default=[])
+        waiting = self._waiting.get(slot) or self._waiting.get(None) or most
+        return self._take_call(waiting, num_slots) if waiting else []
 
     def _take_call(self, waiting: list[WorkItem], num_slots: int) -> Sequence[WorkItem]:
         first = waiting.pop()
         if first.seconds is None or not self._call_seconds:
             return [first]
         remaining = sum(item.seconds or 0.0 for items in self._waiting.values() for item in items) + first.seconds
-        seconds_left = min(self._call_seconds, max(MIN_CALL_SECONDS, remaining / (2 * num_slots))) - first.seconds
+        share = remaining / num_slots
+        seconds_left = (
+            min(self._call_seconds, max(share / 2, min(share, SHORT_SHARE), MIN_CALL_SECONDS)) - first.seconds
+        )
         taken, nbytes = [first], first.nbytes
         while waiting and waiting[-1].seconds is not None and waiting[-1].seconds <= seconds_left:
             nbytes += waiting[-1].nbytes

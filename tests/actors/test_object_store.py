@@ -46,7 +46,10 @@ def test_one_model_for_all_is_one_part_and_what_has_no_tensors_stays_in_the_mess
     parts, plan = pack({client_id: Download(weights) for client_id in range(100)})
     assert len(parts) == 1
     assert parts[0] is weights
-    assert plan[0] == plan[99]
+    assert plan[0] is plan[99]
+    filled = insert_refs(plan, ["ref"])
+    assert filled[0] is filled[99]
+    assert filled[0] == Download("ref")
     message = {0: Download(None, {"name": "cnn", "count": 3})}
     assert pack(message) == ([], message)
 

@@ -59,6 +59,13 @@ def test_an_idle_slot_takes_an_item_of_another_although_it_costs_nothing():
     assert [[item.key for item in queue.take(0, 2)] for _ in range(3)] == [[0], [1], []]
 
 
+def test_short_work_is_shared_out_in_a_call_for_each_slot_and_one_for_what_another_has_left():
+    queue = WorkQueue(
+        [WorkItem(k, 0.001, 0.001) for k in range(20)], {k: int(k >= 13) for k in range(20)}, call_seconds=1.0
+    )
+    assert [len(queue.take(slot, 2)) for slot in (0, 1, 1)] == [10, 7, 3]
+
+
 def test_a_call_returns_no_more_than_an_actor_may_hold():
     sizes = (MAX_CALL_BYTES, MAX_CALL_BYTES // 2, MAX_CALL_BYTES // 2, 1)
     queue = WorkQueue([WorkItem(k, 0.01, 0.01, nbytes) for k, nbytes in enumerate(sizes)], {}, call_seconds=10.0)
