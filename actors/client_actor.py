@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from actors.federation_actor import FederationActor, Versions, ending_without_gpu
-from actors.object_store import Flat, fetch, flatten
+from actors.object_store import fetch
 from rayfed_ssl.engine.gpu_memory import limit_process, release
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Evaluation
 from rayfed_ssl.engine.start_scores import score_start
@@ -15,6 +15,7 @@ from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored
+from rayfed_ssl.trees import Flat, flatten
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from actors.dispatch.server import RestartedServer
 from actors.dispatch.starts import wait_for_all, wait_until_ready
 from actors.errors import ActorError, ClusterError, UploadLostError
 from actors.federation_actor import hardware_warning, local_versions
-from actors.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
+from actors.object_store import UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
 from actors.server_actor import ServerActor
 from rayfed_ssl.engine.contributions import server_of, starts_of
@@ -31,6 +31,7 @@ from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
+from rayfed_ssl.engine.upload_store import UPLOAD_BYTES
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage.addresses import Directory
@@ -86,7 +87,7 @@ class RayExecutor:
         self.placement = plan.plan(self._federation, nodes, mps=self._mps != "off")
         arguments = plan.actor_config(self._federation, self.placement), local_versions(), os.getcwd()
         attempts, check = self._engine.attempts, self._health.check
-        cache_bytes = min(UPLOAD_CACHE_BYTES, int(UPLOAD_CACHE_SHARE * min(node.store for node in nodes)))
+        cache_bytes = min(UPLOAD_BYTES, int(UPLOAD_CACHE_SHARE * min(node.store for node in nodes)))
 
         def create_server() -> Any:
             strategy = plan.server_strategy(self._cluster.nodes())  # the machine of the last one may be dead

@@ -1,78 +1,23 @@
 """What crosses processes: trees as numpy arrays in Ray's object store, each stored once, and refs in their place."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import numpy as np
 import ray
 from ray import ObjectRef
 from ray.exceptions import ObjectLostError
 from torch import Tensor
 
 from actors.errors import UploadLostError
-from rayfed_ssl.trees import Tree, groups, join, leaves, map_leaves, to_torch
+from rayfed_ssl.engine.upload_store import UPLOAD_BYTES
+from rayfed_ssl.trees import Tree, leaves, map_leaves, restore
 
 Key = TypeVar("Key")
 
-UPLOAD_CACHE_BYTES = 1 << 28
-"""Bytes of uploads that the server may hold at a time, where the object store is large enough."""
-
 UPLOAD_CACHE_SHARE = 0.125
-"""Fraction of the object store that they may take: objects in use cannot be spilled."""
-
-
-@dataclass(frozen=True)
-class Flat:
-    """A tree as it crosses processes, ten times cheaper than with its tensors, or with an array for each small one.
-
-    Attributes:
-        tree: The tree, with this class in the place of each tensor.
-        arrays: The tensors' numbers: large ones alone, the others joined by type.
-        layout: By tensor, its array's index and its shape.
-    """
-
-    tree: Tree
-    arrays: list[np.ndarray]
-    layout: list[tuple[int, tuple[int, ...]]]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return sum(array.nbytes for array in self.arrays)
-
-
-def flatten(tree: Tree) -> Flat:
-    """Turn a tree's tensors into arrays; large ones of the CPU share their memory."""
-    tensors: list[Tensor] = []
-
-    def take(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            tensors.append(leaf)
-        return Flat if isinstance(leaf, Tensor) else leaf
-
-    structure, joined = map_leaves(take, tree), groups(tensors)
-    arrays = [join([tensors[index] for index in group]).numpy(force=True) for group in joined]
-    place = {index: number for number, group in enumerate(joined) for index in group}
-    return Flat(structure, arrays, [(place[index], tuple(tensor.shape)) for index, tensor in enumerate(tensors)])
-
-
-def restore(flat: Flat) -> Tree:
-    """Put tensors back into a tree, which share the arrays' memory: as read-only as the arrays were."""
-    arrays, layout = to_torch(flat.arrays), iter(flat.layout)
-    begins = [0] * len(arrays)
-
-    def put_back(leaf: Any) -> Any:
-        if leaf is not Flat:
-            return leaf
-        index, shape = next(layout)
-        begin, length = begins[index], math.prod(shape)
-        begins[index] += length
-        return arrays[index].narrow(0, begin, length).view(shape)
-
-    return map_leaves(put_back, flat.tree, stop=(type,))
+"""Fraction of the object store that uploads may take: objects in use cannot be spilled."""
 
 
 class Placeholder(int):
@@ -158,7 +103,7 @@ class Uploads(Mapping[int, Any]):
     others are released, so that Ray may spill them.
     """
 
-    def __init__(self, items: Mapping[int, ItemRef], cache_bytes: int = UPLOAD_CACHE_BYTES) -> None:
+    def __init__(self, items: Mapping[int, ItemRef], cache_bytes: int = UPLOAD_BYTES) -> None:
         self._items = dict(sorted(items.items()))
         self._cache: dict[ObjectRef[Any], list[Any]] = {}
         self._free_bytes = cache_bytes

@@ -6,13 +6,14 @@ from typing import Any
 import torch
 
 from actors.federation_actor import FederationActor, Versions, ending_without_gpu
-from actors.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, flatten, pack
+from actors.object_store import ItemRef, Uploads, pack
 from rayfed_ssl.engine.contributions import Start
 from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.round_loop import ServerReport
+from rayfed_ssl.engine.upload_store import UPLOAD_BYTES
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored, StoredStates
-from rayfed_ssl.trees import Tree
+from rayfed_ssl.trees import Tree, flatten
 
 
 class ServerActor(FederationActor):
@@ -26,7 +27,7 @@ class ServerActor(FederationActor):
         config: dict[str, Any],
         versions: Versions | None = None,
         working_directory: str = "",
-        cache_bytes: int = UPLOAD_CACHE_BYTES,
+        cache_bytes: int = UPLOAD_BYTES,
     ) -> None:
         super().__init__(config, versions, working_directory)
         torch.set_num_threads(self._config.engine.server_threads)

@@ -6,6 +6,7 @@ method states, downloads and uploads are all trees. Nothing here writes to its i
 
 import dataclasses
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -116,6 +117,57 @@ def to_torch(tree: Tree) -> Tree:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return map_leaves(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat:
+    """A tree as it crosses processes, ten times cheaper than with its tensors, or with an array for each small one.
+
+    Attributes:
+        tree: The tree, with this class in the place of each tensor.
+        arrays: The tensors' numbers: large ones alone, the others joined by type.
+        layout: By tensor, its array's index and its shape.
+    """
+
+    tree: Tree
+    arrays: list[np.ndarray]
+    layout: list[tuple[int, tuple[int, ...]]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self.arrays)
+
+
+def flatten(tree: Tree) -> Flat:
+    """Turn a tree's tensors into arrays; large ones of the CPU share their memory."""
+    tensors: list[Tensor] = []
+
+    def take(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            tensors.append(leaf)
+        return Flat if isinstance(leaf, Tensor) else leaf
+
+    structure, joined = map_leaves(take, tree), groups(tensors)
+    arrays = [join([tensors[index] for index in group]).numpy(force=True) for group in joined]
+    place = {index: number for number, group in enumerate(joined) for index in group}
+    return Flat(structure, arrays, [(place[index], tuple(tensor.shape)) for index, tensor in enumerate(tensors)])
+
+
+def restore(flat: Flat) -> Tree:
+    """Put tensors back into a tree, which share the arrays' memory: as read-only as the arrays were."""
+    arrays, layout = to_torch(flat.arrays), iter(flat.layout)
+    begins = [0] * len(arrays)
+
+    def put_back(leaf: Any) -> Any:
+        if leaf is not Flat:
+            return leaf
+        index, shape = next(layout)
+        begin, length = begins[index], math.prod(shape)
+        begins[index] += length
+        return arrays[index].narrow(0, begin, length).view(shape)
+
+    return map_leaves(put_back, flat.tree, stop=(type,))
 
 
 def frozen(weights: Weights) -> Weights:

@@ -133,3 +133,23 @@ def test_lerp_goes_from_start_to_end_and_takes_integers_from_the_end():
     assert int(middle["steps"]) == 7
     assert torch.equal(trees.lerp(start, end, 0.0)["w"], start["w"])
     assert torch.equal(trees.lerp(start, end, 1.0)["w"], end["w"])
+
+
+def test_a_tree_of_all_kinds_comes_back_with_its_bits():
+    large = torch.randn(trees.JOINED_BYTES // 8, 4).T
+    tree = {
+        "small": [torch.arange(6.0).reshape(2, 3), torch.tensor(7), torch.zeros(0, 3)],
+        "other types": (torch.tensor([True, False]), torch.ones(3).half(), torch.arange(5, dtype=torch.int64)),
+        "images": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        "large": Pair(large, "text"),
+        "no tensors": {"none": None, "number": 1.5},
+        "trained": torch.ones(2, requires_grad=True),
+    }
+    assert trees.digest(trees.restore(trees.flatten(tree))) == trees.digest(tree)
+
+
+def test_small_tensors_travel_in_one_array_and_large_ones_without_a_copy():
+    large = torch.zeros(trees.JOINED_BYTES // 4)
+    flat = trees.flatten({str(k): torch.full((3,), float(k)) for k in range(50)} | {"large": large})
+    assert [array.size for array in flat.arrays] == [150, len(large)]
+    assert np.shares_memory(flat.arrays[1], large.numpy())

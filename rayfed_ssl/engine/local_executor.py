@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.contributions import Start, server_of, starts_of
@@ -12,6 +11,7 @@ from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.engine.start_scores import score_start
 from rayfed_ssl.engine.steps import Steps
+from rayfed_ssl.engine.upload_store import UploadStore
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage import checkpoints
@@ -26,7 +26,7 @@ class LocalExecutor:
         self.retries = 0
         self._federation, self._engine = federation, federation.config.engine
         self._steps = Steps(federation)
-        self._uploads: dict[int, Any] = {}
+        self._uploads = UploadStore()
         self._starts: dict[int, Start] = {}
 
     def arithmetic(self) -> Arithmetic:
@@ -42,7 +42,7 @@ class LocalExecutor:
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps."""
         reports = []
-        self._uploads = {}
+        self._uploads.clear()
         self._starts = starts_of(self._federation, state, cohort)
         over = time.monotonic() + (self._engine.deadline or math.inf)
         with compute_threads(self._engine.threads):
@@ -68,13 +68,15 @@ class LocalExecutor:
         download = self._steps.download(client_id, server, directory)
         epochs = self._federation.scheduled_epochs(state.round, client_id)
         result, report = self._steps.update_client(state.round, client_id, download, previous, directory, epochs)
-        self._uploads[client_id] = result.upload
+        self._uploads.add(client_id, result.upload, directory)
         return report
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
-        uploads, self._uploads = dict(sorted(self._uploads.items())), {}
-        return self._steps.update_server(state.round, state.server, uploads, directory, self._starts)
+        try:
+            return self._steps.update_server(state.round, state.server, self._uploads, directory, self._starts)
+        finally:
+            self._uploads.clear()
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method shows."""
@@ -90,7 +92,8 @@ class LocalExecutor:
         return score_start(self._federation, architecture)
 
     def close(self) -> None:
-        """Do nothing: memory goes with the executor."""
+        """Free the uploads."""
+        self._uploads.clear()
 
 
 def late(engine: Engine, client_id: int) -> Dropped:

@@ -156,28 +156,44 @@ def global_generators(without_torch: bool) -> str:
     return repr((random.getstate(), numpy, None if without_torch else digest(torch.random.get_rng_state())))
 
 
+class UploadsInUse:
+    """Counts uploads whose numbers are in use at the same time.
+
+    Attributes:
+        most: The largest count so far, without the fields that a method may hold.
+    """
+
+    def __init__(self, held_fields: Sequence[str]) -> None:
+        self._held = set(held_fields)
+        self._storages: list[list[StorageWeakRef]] = []
+        self.most = 0
+
+    def add(self, upload: Any) -> None:
+        """Follow a new upload."""
+        counted = [leaf for path, leaf in leaves(upload) if not self._held & set(path.split("/"))]
+        # A storage lives as long as any tensor on its memory.
+        self._storages.append([StorageWeakRef(t.untyped_storage()) for t in counted if isinstance(t, Tensor)])
+        self.most = max(self.most, sum(not all(ref.expired() for ref in refs) for refs in self._storages))
+
+
 class LazyUploads(Mapping[int, Any]):
-    """Many uploads, each copied when it is asked for; counts how many copies are in use at once.
+    """Many uploads, each copied when it is asked for.
 
     Attributes:
         reads: Ids in the order in which they were read.
-        most: Uploads whose numbers were in use at the same time, without the fields that a method may hold.
+        in_use: Counts how many copies are in use at once.
     """
 
     def __init__(self, uploads: Sequence[Any], number: int, held_fields: Sequence[str]) -> None:
-        self._uploads, self._number, self._held = uploads, number, set(held_fields)
-        self._storages: list[list[StorageWeakRef]] = []
+        self._uploads, self._number = uploads, number
         self.reads: list[int] = []
-        self.most = 0
+        self.in_use = UploadsInUse(held_fields)
 
     def __getitem__(self, client_id: int) -> Any:
         self.reads.append(client_id)
         stored = self._uploads[client_id % len(self._uploads)]
         upload = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, stored)
-        counted = [leaf for path, leaf in leaves(upload) if not self._held & set(path.split("/"))]
-        # A storage lives as long as any tensor on its memory.
-        self._storages.append([StorageWeakRef(t.untyped_storage()) for t in counted if isinstance(t, Tensor)])
-        self.most = max(self.most, sum(not all(ref.expired() for ref in refs) for refs in self._storages))
+        self.in_use.add(upload)
         return upload
 
     def __iter__(self) -> Iterator[int]:

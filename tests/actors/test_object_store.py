@@ -1,14 +1,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 import torch
 
 from actors.errors import UploadLostError
-from actors.object_store import ItemRef, Uploads, fetch, flatten, insert_refs, pack, restore
-from rayfed_ssl.trees import JOINED_BYTES, digest
+from actors.object_store import ItemRef, Uploads, fetch, insert_refs, pack
+from rayfed_ssl.trees import digest, flatten
 
 
 @dataclass(frozen=True)
@@ -65,26 +64,6 @@ def test_what_arrives_is_shared_memory_and_cannot_be_written(cluster):
     assert not arrived.weights["a"].numpy().flags.owndata
     (raw,) = ray.get([ray.put(flatten({"a": torch.zeros(50_000)}))])
     assert not raw.arrays[0].flags.writeable
-
-
-def test_a_tree_of_all_kinds_comes_back_with_its_bits():
-    large = torch.randn(JOINED_BYTES // 8, 4).T
-    tree = {
-        "small": [torch.arange(6.0).reshape(2, 3), torch.tensor(7), torch.zeros(0, 3)],
-        "other types": (torch.tensor([True, False]), torch.ones(3).half(), torch.arange(5, dtype=torch.int64)),
-        "images": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
-        "large": Download(large, "text"),
-        "no tensors": {"none": None, "number": 1.5},
-        "trained": torch.ones(2, requires_grad=True),
-    }
-    assert digest(restore(flatten(tree))) == digest(tree)
-
-
-def test_small_tensors_travel_in_one_array_and_large_ones_without_a_copy():
-    large = torch.zeros(JOINED_BYTES // 4)
-    flat = flatten({str(k): torch.full((3,), float(k)) for k in range(50)} | {"large": large})
-    assert [array.size for array in flat.arrays] == [150, len(large)]
-    assert np.shares_memory(flat.arrays[1], large.numpy())
 
 
 def test_uploads_come_in_ascending_id_over_shared_memory(cluster):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import dp_accounting as dp
@@ -92,7 +93,7 @@ def test_a_step_has_the_mean_gradient_and_noise_of_z_times_the_clip_norm_over_th
     parameters = [value for value in model.parameters() if value.requires_grad]
 
     def gradient(clip: float, noise: float) -> torch.Tensor:
-        loss = SampleNoise(clip, noise, generator(7)).loss(task, objective, generator(1))
+        loss = partial(SampleNoise(clip, noise, generator(7)).loss, task, objective, generator(1))
         output = loss(model, torch.nn.Module(), batch)
         return torch.cat([grad.flatten() for grad in torch.autograd.grad(output.loss, parameters)])
 
