@@ -15,7 +15,7 @@ def test_a_fingerprint_is_taken_on_the_device_of_the_task(open_tiny: Callable[..
         there = Arithmetic.of(task, engine)
     assert there.device == "lazy:0"
     assert device.operations["convolution.default"] == device.operations["convolution_backward.default"] == 3
-    assert device.operations["_fused_adam_.default"] == 3
+    assert device.operations["_fused_adam_.tensor_lr"] == 3
     here = Arithmetic.of(federation.task, engine)
     assert list(here.fingerprint) == [*OPERATIONS, "Adam", "normal draws"]
     assert there.fingerprint.keys() - here.fingerprint.keys() == LARGE.keys()
