@@ -2,23 +2,15 @@
 
 import operator
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial, reduce
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from rayfed_ssl.resources import cores
 from rayfed_ssl.trees import Weights, groups, join
 
 PIECE = 1 << 17
 """Numbers that are summed at once: a piece of the sum and of a summand in float64 stay in the processor's cache."""
-
-THREADED = 1 << 20
-"""Numbers from which threads share a summand; no bit depends on how many, as each number is added by one."""
-
-MAX_THREADS = 4
-"""More threads wait for the memory."""
 
 
 def ordered_sum(values: Iterable[float]) -> float:
@@ -54,23 +46,9 @@ class WeightedMean:
         elif form != self._form:
             raise ValueError("weights of different models cannot be averaged")
         else:
-            values = [join([weights[name] for name in group]) for group in self._groups]
-            if sum(map(len, values)) < THREADED:
-                self._add_part(values, factor, 1, 0)
-            else:
-                parts = min(MAX_THREADS, cores())
-                list(self._threads.map(partial(self._add_part, values, factor, parts), range(parts)))
+            for total, group in zip(self._sums, self._groups, strict=True):
+                _add_scaled(total, join([weights[name] for name in group]), factor)
         self._total += factor
-
-    @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(MAX_THREADS)
-
-    @torch.no_grad()
-    def _add_part(self, values: list[Tensor], factor: float, parts: int, part: int) -> None:
-        for total, value in zip(self._sums, values, strict=True):
-            begin, end = (len(total) * bound // parts for bound in (part, part + 1))
-            _add_scaled(total[begin:end], value[begin:end], factor)
 
     @torch.no_grad()
     def result(self) -> Weights:

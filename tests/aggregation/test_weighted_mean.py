@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from rayfed_ssl import trees
-from rayfed_ssl.aggregation import weighted_mean as module
 from rayfed_ssl.aggregation.weighted_mean import PIECE, ordered_sum, weighted_mean
 from rayfed_ssl.evaluation import representation_metrics
 from rayfed_ssl.methods import fedsc
@@ -57,14 +56,6 @@ def test_a_mean_has_the_bits_of_adding_one_summand_after_the_other(number: int):
     assert trees.digest(weighted_mean(parts)) == trees.digest(one_by_one(parts))
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_no_bit_depends_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch, number: int):
-    parts = [(1.0 + 0.1 * seed, drawn(seed)) for seed in range(3)]
-    monkeypatch.setattr(module, "THREADED", 1)
-    monkeypatch.setattr(module, "cores", lambda: number)
-    assert trees.digest(weighted_mean(parts)) == trees.digest(one_by_one(parts))
-
-
 TENTHS = [0.1] * 10
 
 
@@ -95,8 +86,8 @@ def compensated(values: Any) -> Any:
 @pytest.mark.parametrize("value", [length, mean_cosine, others])
 def test_no_bit_depends_on_the_built_in_sum(monkeypatch: pytest.MonkeyPatch, value: Callable[[], float]):
     before = value()
-    for user in (representation_metrics, fedsc):
-        monkeypatch.setattr(user, "sum", compensated, raising=False)
+    for module in (representation_metrics, fedsc):
+        monkeypatch.setattr(module, "sum", compensated, raising=False)
     assert value() == before
 
 
