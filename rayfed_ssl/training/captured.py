@@ -109,18 +109,15 @@ class Resident:
 
     Args:
         training: The first one of the kind, which is copied.
-        contents: Of `parts`.
-        parts: The training and what decides its kind beside it.
+        contents: Of this training.
         device: Where it is.
         captures: Captures its steps.
     """
 
-    def __init__(
-        self, parts: tuple[Training, Any], contents: Contents, device: torch.device, captures: "Captures"
-    ) -> None:
-        self.parts = contents.copy(parts)
-        self.contents = Contents.of(self.parts)
-        self.step = TrainingStep(self.parts[0], device)
+    def __init__(self, training: Training, contents: Contents, device: torch.device, captures: "Captures") -> None:
+        self.training = contents.copy(training)
+        self.contents = Contents.of(self.training)
+        self.step = TrainingStep(self.training, device)
         for descent in self.step.descents:
             descent.allocate()
         self.run = DeviceRunner(self.step, device, captures)
@@ -133,9 +130,8 @@ class Resident:
 
     def store(self, training: Training, contents: Contents) -> None:
         """Give a training's model, state and generators the values of these."""
-        ours, theirs = self.parts[0], training
-        for mine, yours in ((ours.model, theirs.model), (ours.state, theirs.state)):
-            _copy([*mine.parameters(), *mine.buffers()], [*yours.parameters(), *yours.buffers()])
+        for ours, theirs in ((self.training.model, training.model), (self.training.state, training.state)):
+            _copy([*ours.parameters(), *ours.buffers()], [*theirs.parameters(), *theirs.buffers()])
         for held, generator in zip(self.contents.generators, contents.generators, strict=True):
             generator.set_state(held.get_state())
 
@@ -164,35 +160,31 @@ class Captures:
 
     @contextmanager
     def placed(
-        self, training: Training, beside: Any, rates: Sequence[Rates], device: torch.device, planned: int, later: float
+        self, training: Training, rates: Sequence[Rates], device: torch.device, planned: int, later: float
     ) -> Iterator["Run"]:
         """Run a training in the buffers of its kind, or where it is if its steps cannot be captured.
 
         Args:
             training: What it reads and writes; model and state have their new values once the block has ended.
-            beside: What decides its kind beside it.
             rates: Of its optimizers.
             device: Where it is.
             planned: How many steps are to come.
             later: How many are to come in later trainings of its kind, about.
         """
-        parts = training, beside
         resident = contents = None
         try:
             if not self._has_failed and planned + later >= self.eager_steps + self.min_replays:
-                contents = Contents.of(parts)
-                resident = self._resident(parts, contents, device)
+                contents = Contents.of(training)
+                resident = self._resident(training, contents, device)
         except UndeclaredError as error:
             self.refuse(str(error))
         if resident is None or contents is None:
-            step = TrainingStep(training, device)
-            step.restart(rates)
-            yield Run(training, step, DeviceRunner(step, device))
+            yield Run.in_place(training, rates, device)
             return
         resident.load(contents)
         resident.step.restart(rates)
         resident.run.expect(planned + later)
-        yield Run(resident.parts[0], resident.step, resident.run)
+        yield Run(resident.training, resident.step, resident.run)
         resident.store(training, contents)
 
     def capture(self, run: Callable[[], None], pool: Any) -> Replay | None:
@@ -202,10 +194,8 @@ class Captures:
         except RuntimeError as error:
             self._has_failed = True
             self.refuse(str(error).splitlines()[0])
-            for (
-                resident
-            ) in self._residents.values():  # libraries' workspaces may be gone with the failed graph's memory
-                resident.run.forget()
+            for resident in self._residents.values():
+                resident.run.forget()  # libraries' workspaces may be gone with the failed graph's memory
             return None
         self.num_captured += 1
         return replay
@@ -216,9 +206,9 @@ class Captures:
             self.refused.append(reason)
             warnings.warn(f"steps are not captured: {reason}", stacklevel=2)
 
-    def _resident(self, parts: tuple[Training, Any], contents: Contents, device: torch.device) -> Resident:
+    def _resident(self, training: Training, contents: Contents, device: torch.device) -> Resident:
         if contents.kind not in self._residents:
-            self._residents[contents.kind] = Resident(parts, contents, device, self)
+            self._residents[contents.kind] = Resident(training, contents, device, self)
         self._residents.move_to_end(contents.kind)
         while len(self._residents) > 1 and self.graphs.is_full():
             self._residents.popitem(last=False)
@@ -238,6 +228,13 @@ class Run:
     training: Training
     step: TrainingStep
     take: Callable[[Batch], None]
+
+    @classmethod
+    def in_place(cls, training: Training, rates: Sequence[Rates], device: torch.device) -> "Run":
+        """Take eager steps on the parts themselves."""
+        step = TrainingStep(training, device)
+        step.restart(rates)
+        return cls(training, step, step if device.type == "cpu" else DeviceRunner(step, device))
 
 
 @torch.no_grad()

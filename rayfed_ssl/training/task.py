@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.batching import batches, finite, norm, num_batches, spread
-from rayfed_ssl.training.captured import Captures, DeviceRunner, Run
+from rayfed_ssl.training.captured import Captures, Run
 from rayfed_ssl.training.graphs import own_stream
 from rayfed_ssl.training.model_factory import ModelFactory
 from rayfed_ssl.training.objective import Batch, PerSample, StepOutput, check_loss
 from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.per_sample import SampleNoise
-from rayfed_ssl.training.step import Loss, Rates, Term, Training, TrainingStep
+from rayfed_ssl.training.step import Loss, Rates, Term, Training
 from rayfed_ssl.trees import Weights, frozen
 
 HEALTH_SAMPLES = 64
@@ -186,14 +186,12 @@ class Task(ModelFactory):
             trainings_after: How many trainings like it are to come, about.
         """
         with own_stream(self.device):
-            if self.captures is not None:
-                later = planned * trainings_after
-                with self.captures.placed(training, self, rates, self.device, planned, later) as run:
-                    yield run
+            if self.captures is None:
+                yield Run.in_place(training, rates, self.device)
                 return
-            step = TrainingStep(training, self.device)
-            step.restart(rates)
-            yield Run(training, step, step if self.device.type == "cpu" else DeviceRunner(step, self.device))
+            later = planned * trainings_after
+            with self.captures.placed(training, rates, self.device, planned, later) as run:
+                yield run
 
     def _rates(self, optimizer: Optimizer, round: int | None, steps: int) -> tuple[Optimizer, list[Rates]]:
         """Part an optimizer from its learning rates in a round."""
