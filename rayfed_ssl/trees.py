@@ -107,11 +107,6 @@ def join(tensors: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def to_numpy(tree: Tree) -> Tree:
-    """Turn tensors into numpy arrays, which cross processes ten times cheaper; CPU tensors share their memory."""
-    return map_leaves(lambda leaf: leaf.numpy(force=True) if isinstance(leaf, Tensor) else leaf, tree)
-
-
 def to_torch(tree: Tree) -> Tree:
     """Turn numpy arrays into CPU tensors that share their memory: as read-only as the arrays were."""
     with warnings.catch_warnings():

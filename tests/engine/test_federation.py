@@ -21,7 +21,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder, Server
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.runs import run
-from rayfed_ssl.trees import digest, to_numpy
+from rayfed_ssl.trees import digest
 from tests.data.pictures import save, write_folder
 
 Tiny = Callable[..., Config]
@@ -241,10 +241,10 @@ def test_weights_from_another_process_are_as_good(open_tiny: Open):
     """Ray hands out read-only arrays; a step on them gives the same bits and writes to none."""
     federation = open_tiny("fedavg")
     download = federation.method.download(federation.init_server(), 0)
-    arrays = to_numpy(download)
-    for array in arrays.weights.values():
+    arrays = {name: weights.numpy() for name, weights in download.weights.items()}
+    for array in arrays.values():
         array.flags.writeable = False
-    from_arrays = replace(arrays, weights={name: torch.from_numpy(a) for name, a in arrays.weights.items()})
+    from_arrays = replace(download, weights={name: torch.from_numpy(array) for name, array in arrays.items()})
     results = [federation.update_client(1, 0, given, None) for given in (download, from_arrays)]
     assert digest(results[0].upload) == digest(results[1].upload)
 
