@@ -84,7 +84,9 @@ def test_resuming_a_finished_run_prints_the_same_result(cli: Cli, finished: Fini
     directory, result = finished["flesd"]
     again = cli("resume", directory)
     assert again.exit_code == 0
-    first, second = ([line for line in run.stdout.splitlines() if "time: " not in line] for run in (result, again))
+    first, second = (
+        [line for line in run.stdout.splitlines() if not line.startswith("time: ")] for run in (result, again)
+    )
     assert second == first
 
 
