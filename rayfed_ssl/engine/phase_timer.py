@@ -60,10 +60,9 @@ class PhaseTimer(Observer):
 
 def process_age() -> float:
     """Seconds since this process was created, to hundredths, by Linux's clock of both."""
-    start = (
-        Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-    )  # field 22 of proc(5), in ticks since boot
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(start) / os.sysconf("SC_CLK_TCK")
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[19])  # since boot: field 22 of proc(5)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def phases_text(seconds: Mapping[str, float]) -> str:

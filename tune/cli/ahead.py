@@ -15,8 +15,8 @@ is_own_process = False
 CLIENTS = 6
 """Clients of a configuration that names no number."""
 
-ACTOR_BYTES = 10**9
-"""Memory for each actor: a third of it imports take, and where there is less, fewer may fit."""
+WORKER_BYTES = 10**9
+"""Memory for each worker that imports ahead: imports take a third of it, and where there is less, fewer actors may fit."""
 
 
 def prepare(source: str | Path, settings: Sequence[str], address: str | None) -> None:
@@ -52,7 +52,7 @@ def workers_wanted(source: str | Path, settings: Sequence[str]) -> int:
         return 0
     numbers = engine.get("actors"), clients.get("number"), CLIENTS
     actors = next(number for number in numbers if isinstance(number, int) and number > 0)
-    return 1 + min(actors, cores(), free_memory() // ACTOR_BYTES)
+    return 1 + min(actors, cores(), free_memory() // WORKER_BYTES)
 
 
 def abandon() -> bool:
