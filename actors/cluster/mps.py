@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from actors.cluster.stale_sessions import MPS_PIPE, kill_processes
 from actors.errors import ClusterError
 
@@ -56,6 +54,8 @@ def visible_gpus() -> dict[str, str]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if not any(word.strip().isdigit() for word in chosen):
         return {}
+    import torch  # a start of Ray does without it
+
     uuids = [torch.cuda.get_device_properties(index).uuid for index in range(torch.cuda.device_count())]
     return {"CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{uuid}" for uuid in uuids)}
 

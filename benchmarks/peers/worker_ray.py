@@ -15,7 +15,7 @@ import torch
 from benchmarks.peers.meter import Meter, main
 from benchmarks.peers.work import Case, Work
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.trees import to_numpy, to_torch
+from rayfed_ssl.trees import to_torch
 
 assert actors.RAY_ENVIRONMENT
 
@@ -43,8 +43,8 @@ class Clients:
     def train(self, weights: dict[str, np.ndarray], client: int, round: int) -> Any:
         """Train one client."""
         begun = time.perf_counter()
-        found = to_numpy(self.work.update(to_torch(weights), client, round))
-        return found, time.perf_counter() - begun
+        found = self.work.update(to_torch(weights), client, round)
+        return {name: value.numpy() for name, value in found.items()}, time.perf_counter() - begun
 
 
 def measure(case: Case, meter: Meter) -> None:
@@ -86,7 +86,7 @@ def train(case: Case, meter: Meter, work: Work, team: list[Any]) -> None:
         meter.start_round()
         cohort = work.cohort(number)
         meter.note_cohort(cohort)
-        ref = ray.put(to_numpy(weights))
+        ref = ray.put({name: value.numpy() for name, value in weights.items()})
         waiting = sorted(cohort, key=lambda client: (work.sizes[client], -client))
         running: dict[Any, tuple[int, Any]] = {}
         updates = {}

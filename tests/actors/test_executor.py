@@ -11,6 +11,7 @@ from actors.errors import ClusterError
 from actors.executor import RayExecutor
 from actors.object_store import ItemRef
 from rayfed_ssl.engine import start_scores
+from rayfed_ssl.engine.background_writer import BackgroundWriter
 from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.result_cache import CachedResult
@@ -111,7 +112,7 @@ def test_a_client_that_dies_when_its_upload_is_computed_again_is_dropped(
     monkeypatch.setattr(executor, "_engine", executor._engine.model_copy(update={"on_failure": "drop"}))
     plan, state = RunPlan(1, federation.cohort, 0, tmp_path, quorum=0.1), RunState(0, executor.init_server(tmp_path))
     with ExitStack() as stack:
-        outcome = run_round(plan, executor, Trace(on_client=lose_the_last), state, 1)
+        outcome = run_round(plan, executor, Trace(on_client=lose_the_last), state, 1, BackgroundWriter())
     (dropped,) = outcome.dropped
     assert (dropped.client, dropped.quarantined) == (done[-1], True)
     assert [report.client for report in outcome.clients] == sorted(outcome.state.clients) == sorted(done[:-1])
