@@ -4,14 +4,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 from torch import Tensor
 
+from rayfed_ssl.engine.background_writer import BackgroundWriter
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
-from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Observer, QuorumError, RunPlan, run_rounds
+from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Listener, Observer, QuorumError, RunPlan, run_rounds
 from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import map_leaves
@@ -39,7 +41,7 @@ class Diary(Observer):
         self._note("end", outcome.state.round)
 
     def on_commit(self, outcome: Any) -> None:
-        time.sleep(0.3)  # longer than a client's step
+        time.sleep(0.3)  # an evaluation that does not wait would begin before
         self._note("commit", outcome.state.round)
 
     def on_evaluations(self, final: bool) -> None:
@@ -73,8 +75,22 @@ def test_a_round_is_committed_before_it_is_scored_and_before_the_next(open_tiny:
 
 
 def test_a_round_is_written_while_the_next_one_begins_and_before_its_first_report(open_tiny: Open, tmp_path: Path):
+    class WritesLate(Diary):
+        """Commits round 1 only when round 2 has begun."""
+
+        begun = Event()
+
+        def on_round(self, round: int, cohort: Any) -> None:
+            super().on_round(round, cohort)
+            if round == 2:
+                self.begun.set()
+
+        def on_commit(self, outcome: Any) -> None:
+            assert self.begun.wait(60), "round 2 waits for round 1 to be written"
+            super().on_commit(outcome)
+
     federation = open_tiny("local", "clients.number=2")
-    diary = Diary(tmp_path)
+    diary = WritesLate(tmp_path)
     run_rounds(RunPlan(2, federation.cohort, 0, tmp_path), LocalExecutor(federation), diary)
     assert [entry for entry in diary.entries if entry[0] in ("round", "commit", "client")] == [
         ("round", 1, (0, 1), 0),
@@ -86,6 +102,24 @@ def test_a_round_is_written_while_the_next_one_begins_and_before_its_first_repor
         ("client", 1, 1),
         ("commit", 2, 1),
     ]
+
+
+@pytest.mark.parametrize("event", ["on_client", "on_dropped", "on_fault"])
+def test_a_report_waits_until_the_round_before_is_written(event: str, tmp_path: Path):
+    class Notes(Observer):
+        def __getattribute__(self, name: str) -> Any:
+            return (lambda *_: order.append(name)) if name == event else super().__getattribute__(name)
+
+    order, released = list[str](), Event()
+    arguments = {"on_client": [None], "on_dropped": [Dropped(0, "it failed")], "on_fault": ["kill:client=0", {}]}
+    with BackgroundWriter() as writer:
+        writer.submit(lambda: order.append("written") if released.wait(60) else None)
+        reporting = Thread(target=getattr(Listener(Notes(), writer=writer), event), args=arguments[event])
+        reporting.start()
+        reporting.join(0.3)
+        released.set()
+        reporting.join()
+    assert order == ["written", event]
 
 
 def test_a_round_that_cannot_be_written_ends_the_run_before_the_next_one_s_first_report(
