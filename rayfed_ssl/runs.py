@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from rayfed_ssl import plugins
-from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.recipes import Setting, parse_setting
+from rayfed_ssl.config.schema import Config, takes_text
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.engine.local_executor import LocalExecutor
@@ -162,7 +163,7 @@ def run(
 
 def resume(
     directory: Path | str,
-    *overrides: str,
+    *overrides: Setting,
     observer: Observer | None = None,
     executor: ExecutorFactory = LocalExecutor,
     round: int | None = None,
@@ -196,7 +197,7 @@ def resume(
         federation.check_ready()
         attach_schedule(federation)
         configured_trackers(federation.config)
-        if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
+        if "engine.checkpoints" in dict(parse_setting(override, takes_text) for override in overrides):
             record.find_states(federation.config.engine.checkpoints)
         with record.locked_states(), _observed(observer, federation, Path(directory), record) as observing:
             state = state_to_resume(record, round)

@@ -14,6 +14,7 @@ from rayfed_ssl import plugins
 from rayfed_ssl.config.choices import configured
 from rayfed_ssl.config.recipes import divide_settings
 from rayfed_ssl.config.schema import Config, apply_overrides
+from rayfed_ssl.config.strict import fields
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.view_recipes import Views
@@ -159,7 +160,7 @@ def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str,
             raise ConfigError(f"{setting} sets a protocol that is not run: name it with --protocol {first}")
         else:
             own.append(setting)
-    return divide_settings(own, {name: PROTOCOLS[name].settings() for name in protocols}, "protocol"), overrides
+    return divide_settings(own, {name: fields(type(PROTOCOLS[name])) for name in protocols}, "protocol"), overrides
 
 
 def run_of(path: Path) -> Path | None:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.recipes import Setting, parse_setting
+from rayfed_ssl.config.schema import Config, takes_text
 from rayfed_ssl.errors import ConfigError, UntrustedError
 
 FILE = "config.yaml"
@@ -11,7 +12,7 @@ OUTSIDE = ("engine.shared=null", "engine.trackers=[]", "data.download=false")
 """How a run of somebody else writes nothing outside its directory."""
 
 
-def read_config(directory: Path, *overrides: str, trust: bool) -> Config:
+def read_config(directory: Path, *overrides: Setting, trust: bool) -> Config:
     """Read a run's configuration; overrides may change how it is computed, nothing else.
 
     Raises:
@@ -19,9 +20,9 @@ def read_config(directory: Path, *overrides: str, trust: bool) -> Config:
         UntrustedError: It names code and is not trusted.
     """
     for override in overrides:
-        if "=" not in override:
+        if isinstance(override, str) and "=" not in override:
             raise ConfigError(f"after the run come settings, KEY=VALUE, got {override}")
-        if not override.startswith(("engine.", "evaluation.")):
+        if not parse_setting(override, takes_text)[0].startswith(("engine.", "evaluation.")):
             raise ConfigError(
                 f"a run keeps the settings that it began with, got {override}: only engine.* and evaluation.* may change"
                 ", and rounds by `rayfed-ssl resume`"

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from rayfed_ssl.config.recipes import Setting
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.fingerprint import Arithmetic
@@ -173,7 +174,7 @@ class RunRecord(Observer):
         file = self.directory / FILE
         self.manifest.signature = sign(file, file.read_bytes())
 
-    def config(self, *overrides: str) -> Config:
+    def config(self, *overrides: Setting) -> Config:
         """Read the run's configuration to run it; errors as in `read_config`."""
         return read_config(self.directory, *overrides, trust=self.trusted)
 

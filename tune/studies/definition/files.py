@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from rayfed_ssl.config.recipes import plain_data, read_shipped, shipped_names
+from rayfed_ssl.config.schema import takes_text
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.errors import ConfigError, nearest
 from tune.studies.definition.schema import StudyFile
@@ -29,7 +30,7 @@ def study_names(kind: str) -> list[str]:
 
 def read_study_file(name: str, kind: str = "sweep") -> dict[str, Any]:
     """Read a study's file, one of the package's by name or another by its path, as plain data."""
-    return read_shipped(kind, SHIPPED[kind], name)
+    return read_shipped(kind, SHIPPED[kind], name, takes_text)
 
 
 def load_study(

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.config.choices import PARTITION
-from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
-from rayfed_ssl.config.schema import Config, apply_overrides
+from rayfed_ssl.config.recipes import SCALAR_MEANS, read_recipe, set_value
+from rayfed_ssl.config.schema import Config, apply_overrides, takes_text
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.decoding import MAX_PIXELS
@@ -56,7 +56,7 @@ class TrialRun:
         """Add where the first run lies, in a directory of runs, to its own configuration or one that was changed."""
         if self.first is None:
             return config
-        return Config.load(config.dump(), f"model.start={json.dumps(str((folder / self.first.name).resolve()))}")
+        return Config.load(config.dump(), ("model.start", str((folder / self.first.name).resolve())))
 
 
 def run_name(config: Config, first: str | None = None) -> str:
@@ -94,12 +94,12 @@ def second_config(first: Config, then: Then, overrides: Sequence[str] = ()) -> C
 
     Of the user's settings those apply that start with "then.".
     """
-    tree, dump = read_recipe(then.recipe), first.dump()
+    tree, dump = read_recipe(then.recipe, takes_text), first.dump()
     tree |= {key: dump[key] for key in ("seed", "data", "partition", "engine")}
     tree["clients"] = tree.get("clients", {}) | {key: dump["clients"][key] for key in ("number", "models")}
     tree["model"] = {key: dump["model"][key] for key in ("encoder", "stem", "image_size")}
     for key, value in then.settings.items():
-        apply_override(tree, f"{key}={json.dumps(value, default=str)}")
+        set_value(tree, key, value)
     return Config.load(tree, *(text.removeprefix(THEN) for text in overrides if text.startswith(THEN)))
 
 
@@ -116,7 +116,7 @@ def config_of(study: Study, point: Point, seed: int) -> Config:
     """Resolve what a trial runs first."""
     tree = settings_of(study, point, seed)
     if "executor" not in (tree.get("engine") or {}):
-        apply_override(tree, "engine.executor=local")
+        set_value(tree, "engine.executor", "local")
     return Config.load(tree)
 
 
@@ -125,13 +125,13 @@ def settings_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
     cell = study.cell(point)
     recipe = cell.recipe or study.recipe
     assert recipe is not None  # as the file has been checked
-    tree = read_recipe(study.directory / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe)
+    tree = read_recipe(study.directory / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe, takes_text)
     for settings in (study.settings, *cell.settings, study.settings_at(point)):
         for key, value in settings.items():
-            apply_override(tree, f"{key}={json.dumps(value, default=str)}")
+            set_value(tree, key, value)
     apply_overrides(tree, [override for override in study.overrides if not override.startswith(THEN)])
     _refuse_canceled(study, tree, point)
-    apply_override(tree, f"seed={seed}")
+    set_value(tree, "seed", seed)
     _measure_what_decides(study, tree)
     _find_from(study.directory, tree)
     return tree
@@ -169,7 +169,7 @@ def _refuse_canceled(study: Study, tree: Mapping[str, Any], point: Point) -> Non
         node: Any = tree
         for part in key.split("."):
             node = node.get(part, MISSING) if isinstance(node, Mapping) else MISSING
-        if not _holds(node, json.loads(json.dumps(value, default=str)), key):
+        if not _holds(node, value, key):
             cause = ", ".join(study.overrides) or "see set and space"
             got = "is not set" if node is MISSING else f"has come to {node!r}"
             raise ConfigError(
@@ -192,13 +192,13 @@ def _holds(setting: Any, value: Any, key: str) -> bool:
 def _measure_what_decides(study: Study, tree: dict[str, Any]) -> None:
     """Switch on what the study's goals and its early stopping look at."""
     if study.selects_on == "test":
-        apply_override(tree, "data.validation=null")
+        set_value(tree, "data.validation", None)
     elif not isinstance(tree.get("data"), Mapping) or tree["data"].get("validation") is None:
-        apply_override(tree, f"data.validation={HELD_OUT}")
+        set_value(tree, "data.validation", HELD_OUT)
     names, measured = [goal.score for goal in study.goals], tree.get("evaluation")
     measured = measured if isinstance(measured, Mapping) else {}  # anything else is refused with the configuration
     if any(name.startswith("diag_") for name in names) and not measured.get("diagnostics"):
-        apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
+        set_value(tree, "evaluation.diagnostics", tree.get("rounds", 2))
     asked = [name for goal in names if (name := goal.removesuffix(BEST)) in PROTOCOLS and name not in ("knn", "linear")]
     others = [name for name in asked if isinstance(PROTOCOLS[name], Transfer)]
     if others and study.selects_on == "validation":
@@ -209,7 +209,7 @@ def _measure_what_decides(study: Study, tree: dict[str, Any]) -> None:
     listed = measured.get("protocols") or []
     listed = [listed] if isinstance(listed, str) else listed
     if isinstance(listed, list) and (more := [name for name in asked if name not in listed]):
-        apply_override(tree, f"evaluation.protocols={json.dumps([*listed, *more])}")
+        set_value(tree, "evaluation.protocols", [*listed, *more])
     if study.stop is not None:
         kind = "diagnostics" if study.stop_goal.score.startswith("diag_") else "every"
-        apply_override(tree, f"evaluation.{kind}={study.stop.grace}")
+        set_value(tree, f"evaluation.{kind}", study.stop.grace)
