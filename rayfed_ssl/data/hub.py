@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rayfed_ssl.data.decoding import Picture, Source, Split
-from rayfed_ssl.data.tables import TEST_NAMES, Columns, encoded, read_splits
+from rayfed_ssl.data.decoding import Picture, Source
+from rayfed_ssl.data.tables import TEST_NAMES, Columns, Table, encoded, find_columns, read_splits
 from rayfed_ssl.errors import reason
 
 
@@ -31,11 +32,9 @@ def find_hub(path: Path, download: bool, columns: Columns) -> Source:
     parts = [train] if test is None else [train, test]
     files = tuple(sorted({Path(entry["filename"]) for part in parts for entry in part.cache_files}))
 
-    def read() -> tuple[Split, Split | None, tuple[str, ...]]:
-        schema = train.features.arrow_schema
-        return read_splits(schema, columns, path, parts, lambda part, name: list(part[name]), _pictures)
-
-    return Source(files, read, has_test=test is not None)
+    table = Table(train.features.arrow_schema, parts, path, lambda part, name: list(part[name]), len, _pictures)
+    found, notes = find_columns(table, columns)
+    return Source(files, partial(read_splits, table, found), has_test=test is not None, notes=notes)
 
 
 def _pictures(part: Any, image: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
@@ -65,4 +64,5 @@ def _load(path: Path) -> Mapping[str, Any]:
             f"({reason(error)}): write it with save_to_disk where there is internet, copy the directory here, and set "
             "data.path to it"
         ) from error
-    return loaded if isinstance(loaded, Mapping) else {"train": loaded}
+    splits = loaded if isinstance(loaded, Mapping) else {"train": loaded}
+    return {name: split.with_format(None) for name, split in splits.items()}  # values, not a saved format's tensors
