@@ -173,9 +173,9 @@ class RunRecord(Observer):
         file = self.directory / FILE
         self.manifest.signature = sign(file, file.read_bytes())
 
-    def config(self, *overrides: str) -> Config:
+    def config(self, *overrides: str, opens_data: bool = True) -> Config:
         """Read the run's configuration to run it; errors as in `read_config`."""
-        return read_config(self.directory, *overrides, trust=self.trusted)
+        return read_config(self.directory, *overrides, trust=self.trusted, opens_data=opens_data)
 
     def described_config(self) -> Config:
         """Read the run's configuration to show it; nothing is imported."""

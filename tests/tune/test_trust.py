@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ import yaml
 from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.records.manifest import settings_sha256
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.encoder_file import load_encoder
 from rayfed_ssl.trees import digest
@@ -67,7 +70,8 @@ def rename(run: Path, changes: dict[str, Any]) -> None:
     """Name code in the run's configuration."""
     tree = yaml.safe_load((run / "config.yaml").read_text())
     for key, fields in changes.items():
-        tree[key] = fields if key in ("method", "objective", "partition") else tree[key] | fields
+        whole = key in ("method", "objective", "partition", "public")
+        tree[key] = fields if whole else tree[key] | fields
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
 
 
@@ -125,6 +129,51 @@ def test_os_system_is_no_partition_even_where_it_is_trusted(cli: Cli, run: Path)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "partition=os:system must be a Python function that takes labels" in result.stderr
     assert not Path("executed").exists()
+
+
+FETCHED: dict[str, dict[str, Any]] = {
+    "a directory whose README names an address": {"data": {"name": "hub", "path": "hubdir"}},
+    "a name on the Hub": {"data": {"name": "hub", "path": "owner/name"}},
+    "public data": {"public": "hub:hubdir:20"},
+    "another dataset": {
+        "evaluation": {"protocols": ["transfer-fedca"], "settings": {"transfer-fedca": {"dataset": "hub:hubdir"}}}
+    },
+    "published weights": {"data": {"channels": 3}, "model": {"encoder": "torchvision:resnet18", "pretrained": True}},
+}
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Lists what this process asks the network for."""
+    asked: list[Any] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda self, address: asked.append(address))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: asked.append(address) or [])
+    return asked
+
+
+@pytest.mark.parametrize("name", FETCHED)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_of_somebody_else_does_not_touch_the_network(
+    cli: Cli, finished: Finished, command: str, name: str, connections: list[Any]
+):
+    run = Path(shutil.copytree(finished["flesd"][0], "run"))
+    Path("hubdir").mkdir()
+    Path("hubdir/README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: http://127.0.0.1:9/train.parquet\n---\n"
+    )
+    rename(run, FETCHED[name])
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["settings_sha256"] = settings_sha256(RunRecord.open(run).described_config())
+    (run / "run.json").write_text(json.dumps(manifest))
+    result = cli(*words(command, run))
+    assert not connections
+    if command == "export":
+        assert result.exit_code == 0
+    elif name != "published weights" or command == "resume":
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert ", which would " in result.stderr
+        assert "fetch" in result.stderr
+        assert "add --trust" in result.stderr
 
 
 OUTSIDE = (
