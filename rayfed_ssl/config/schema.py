@@ -67,17 +67,17 @@ class Config(Section):
         """Read a recipe by name, by file or as a dict, and apply overrides such as "method.mu=0.1".
 
         `data` is a torch `Dataset` of images in place of the recipe's, or a pair of one to train on and one to test on.
-        Without `trust`, a `module:name` that was not allowed before is an error and not imported. Errors have one line per
-        mistake.
+        Without `trust`, a `module:name` that neither an override names nor anybody allowed before is an error and not
+        imported. Errors have one line per mistake.
         """
-        if isinstance(source, Mapping):
-            tree = json.loads(json.dumps(dict(source), default=plain))
-        else:
-            tree = read_recipe(source)
-            plugins.note(tree, source)
+        tree = (
+            json.loads(json.dumps(dict(source), default=plain)) if isinstance(source, Mapping) else read_recipe(source)
+        )
         apply_overrides(tree, overrides)
         if trust:
             plugins.allow(tree)
+        else:
+            allow_typed(overrides)
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
         config = validate(tree)
@@ -163,6 +163,13 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> None:
         _switch(tree, override)
     for override in overrides:
         apply_override(tree, override)
+
+
+def allow_typed(overrides: Sequence[str]) -> None:
+    """Let what a user's settings name be imported from now on in this process."""
+    typed: dict[str, Any] = {}
+    apply_overrides(typed, overrides)
+    plugins.allow(typed)
 
 
 def _switch(tree: dict[str, Any], override: str) -> None:

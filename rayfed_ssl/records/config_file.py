@@ -1,5 +1,6 @@
 """A run's config.yaml, read without importing what somebody else has named in it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rayfed_ssl.config.schema import Config
@@ -30,7 +31,7 @@ def read_config(directory: Path, *overrides: str, trust: bool, opens_data: bool 
     try:
         config = Config.load(_file_in(directory), *(() if trust else OUTSIDE), *overrides, trust=trust)
         if opens_data and not trust:
-            _refuse_fetching(directory / FILE, config)
+            refuse_fetching(directory / FILE, config, overrides)
         return config
     except UntrustedError:
         raise
@@ -41,12 +42,15 @@ def read_config(directory: Path, *overrides: str, trust: bool, opens_data: bool 
         raise
 
 
-def _refuse_fetching(file: Path, config: Config) -> None:
-    """Raise UntrustedError for a dataset that Hugging Face's library would open, which fetches what a directory names."""
+def refuse_fetching(file: object, config: Config, typed: Sequence[str]) -> None:
+    """Raise UntrustedError for a dataset that Hugging Face's library would open, which fetches what a directory names.
+
+    What the user's own settings name is not refused.
+    """
     named = [f"{config.data.name}:{config.data.path}", (config.public or "").rpartition(":")[0]]
     named += [str(settings.get("dataset")) for settings in config.evaluation.settings.values()]
     for name, _, place in (text.partition(":") for text in named):
-        if name == "hub" and not is_saved(Path(place)):
+        if name == "hub" and not is_saved(Path(place)) and not any(place in text for text in typed):
             raise UntrustedError(
                 f"{file} names the dataset hub:{place}, which would be fetched: to allow it, add --trust (Python: "
                 "trust=True), or put there what save_to_disk wrote"

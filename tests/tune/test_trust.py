@@ -1,5 +1,6 @@
 """Runs of somebody else: what they name is not imported, and their numbers are read all the same."""
 
+import itertools
 import json
 import shutil
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from click.testing import Result
 
 from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError
@@ -131,8 +133,10 @@ def test_os_system_is_no_partition_even_where_it_is_trusted(cli: Cli, run: Path)
     assert not Path("executed").exists()
 
 
+FETCHING = "a directory whose README names an address"
+
 FETCHED: dict[str, dict[str, Any]] = {
-    "a directory whose README names an address": {"data": {"name": "hub", "path": "hubdir"}},
+    FETCHING: {"data": {"name": "hub", "path": "hubdir"}},
     "a name on the Hub": {"data": {"name": "hub", "path": "owner/name"}},
     "public data": {"public": "hub:hubdir:20"},
     "another dataset": {
@@ -174,6 +178,67 @@ def test_a_run_of_somebody_else_does_not_touch_the_network(
         assert ", which would " in result.stderr
         assert "fetch" in result.stderr
         assert "add --trust" in result.stderr
+
+
+LOOKS = ("clock", "partition", "doctor", "verify", "sweep --dry-run", "reproduce --size=cpu --dry-run")
+
+
+@pytest.fixture
+def recipe(finished: Finished) -> Path:
+    """A recipe of somebody else, with a clock."""
+    tree = yaml.safe_load((finished["local"][0] / "config.yaml").read_text()) | {"clock": {"devices": "even"}}
+    Path("config.yaml").write_text(yaml.safe_dump(tree))
+    return Path("config.yaml")
+
+
+def look(cli: Cli, recipe: Path, command: str, *more: object) -> Result:
+    """Call a command on a recipe, or on a study of it."""
+    verb, *options = command.split()
+    study: dict[str, Any] = {"title": "T", "recipe": str(recipe), "set": {"clock": None}, "rows": {"a": {}}}
+    study |= (
+        {"score": "knn", "columns": {"b": {}}, "sizes": {"cpu": {}}} if verb == "reproduce" else {"maximize": "knn"}
+    )
+    Path("study.yaml").write_text(yaml.safe_dump(study))
+    return cli(verb, "study.yaml" if options else recipe, *options, *more)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [*itertools.product(LOOKS, NAMES), *((command, FETCHING) for command in LOOKS if command != "verify")],
+)
+def test_looking_at_a_file_of_somebody_else_imports_and_fetches_nothing(
+    cli: Cli, recipe: Path, command: str, name: str, connections: list[Any]
+):
+    rename(Path(), (NAMES | FETCHED)[name])
+    result = look(cli, recipe, command)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1), result.output
+    assert "add --trust" in result.stderr
+    assert "config.yaml names " in result.stderr or name not in NAMES
+    assert not connections
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("command", LOOKS)
+def test_looking_on_trust_imports(cli: Cli, recipe: Path, command: str):
+    rename(Path(), NAMES["method"])
+    assert look(cli, recipe, command, "--trust").exit_code == 2
+    assert Path("executed").exists()
+
+
+def test_what_the_user_types_is_imported_beside_a_file_of_somebody_else(cli: Cli, recipe: Path):
+    assert cli("partition", recipe, f"data.name={EVIL}").exit_code == 2
+    assert Path("executed").exists()
+
+
+def test_a_dry_run_lists_the_trials_beside_those_that_would_import(cli: Cli):
+    study = {"title": "T", "recipe": "digits", "maximize": "knn", "space": {"training.views": [EVIL, "digits"]}}
+    Path("study.yaml").write_text(yaml.safe_dump(study))
+    result = cli("sweep", "study.yaml", "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    states = {run["point"]: run["state"] for run in json.loads(result.stdout)["runs"]}
+    assert f"study.yaml names view='{EVIL}', which would import" in states[f"training.views={EVIL}"]
+    assert states["training.views=digits"] == "to do"
+    assert not Path("executed").exists()
 
 
 OUTSIDE = (

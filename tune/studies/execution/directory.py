@@ -87,7 +87,7 @@ class StudyDirectory:
         record = self.record
         study = load_study(record.file, *record.overrides, name=record.name, size=record.size)
         more: dict[str, Any] = {"settings": study.settings | record.inherited, "directory": Path(record.directory)}
-        more["left_out"] = tuple(record.left_out)
+        more |= {"left_out": tuple(record.left_out), "trusted": self.trusted}
         return study.model_copy(update=more).only(record.only_rows, record.only_columns)
 
     @classmethod
