@@ -122,7 +122,7 @@ class RunRecord(Observer):
         if record.manifest.checkpoints is not None:
             mark_states(states_backend(directory, record.manifest), record.manifest)
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (directory / FILE).write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
+        write_atomically(directory / FILE, yaml.safe_dump(federation.config.dump(), sort_keys=False).encode())
         record.sign()
         record._metrics.create()
         record._ledger.create(entry_rows(federation.public_entries()))
