@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import torchvision
 from PIL import Image
 
@@ -278,6 +279,16 @@ def test_any_dataset_of_torchvision_opens_by_its_class(opened, tmp_path, monkeyp
         opened("torchvision:CocoDetection", path=tmp_path)
     with pytest.raises(ValueError, match=r"has no default place: set data.path"):
         opened("torchvision:SVHN")
+
+
+def test_torch_s_advice_to_run_what_a_file_holds_is_not_handed_on(tmp_path, opened):
+    (tmp_path / "MNIST" / "processed").mkdir(parents=True)
+    for file in ("training.pt", "test.pt"):
+        torch.save(Path("objects"), tmp_path / "MNIST" / "processed" / file)
+    with pytest.raises(
+        ConfigError, match=r"^a file of MNIST in .* in place of tensors, which would run code: get it anew$"
+    ):
+        opened("torchvision:MNIST", path=tmp_path)
 
 
 def test_classes_that_are_no_integers_are_refused():
