@@ -335,7 +335,7 @@ def test_a_sweep_of_somebody_else_is_not_run(cli: Cli, swept_part: StudyDirector
     for more in ([], ["seeds=3"]):
         refused = cli("sweep", "--resume", copy, *more)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-        assert f"{copy} is not a sweep that you have made here: to run it, add --trust" in refused.stderr
+        assert f"{copy} is not a study that you have made here: to run it, add --trust" in refused.stderr
     assert contents(copy) == before
     assert cli("sweep", "--status", copy).exit_code == 0
     assert not StudyDirectory.open(copy).trusted

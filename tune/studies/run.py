@@ -143,7 +143,7 @@ class StudyRequest:
         for name, reason in directory.record.skipped.items():
             say(f"left out, {name}: {reason}")
         with directory.locked():
-            _refuse_other(directory)
+            _refuse_other(directory, trust=self.trust)
             directory.save()
             return self.run_in(directory, say, on_ray_death)
 
@@ -168,10 +168,12 @@ class StudyRequest:
         return write_results(directory)
 
 
-def _refuse_other(directory: StudyDirectory) -> None:
-    """Keep one study from being written over another."""
+def _refuse_other(directory: StudyDirectory, *, trust: bool) -> None:
+    """Keep one study from being written over another, and runs of somebody else from being counted."""
     if (directory.path / "study.json").is_file():
-        other, record = StudyDirectory.open(directory.path).record, directory.record
+        found = StudyDirectory.open(directory.path, trust=trust)
+        found.check_trusted()
+        other, record = found.record, directory.record
         if (other.name, other.file.get("title"), other.size) != (record.name, record.file.get("title"), record.size):
             size = f", {other.size} size" if other.size else ""
             raise ConfigError(
@@ -190,6 +192,8 @@ class _Rows:
 
     def run(self) -> StudyResults:
         """Run the rows that are asked for."""
+        for file in sorted(self.request.directory.glob("*/*/study.json")):  # of all that the tables count
+            StudyDirectory.open(file.parent, trust=self.request.trust).check_trusted()
         names = list(self.study.axes["row"])
         for name in names:
             self._check(name)
@@ -239,11 +243,10 @@ class _Rows:
         """Open or describe the study of a row; one with other points keeps the runs that it has."""
         path = self._path(kind, name)
         study = StudyDirectory.of(path, slug(name), file, self.study.overrides, self.request.command)
+        _refuse_other(study, trust=self.request.trust)
         if (path / "study.json").is_file():
-            _refuse_other(study)
             old = StudyDirectory.open(path, trust=self.request.trust)
             if (old.record.file, old.record.overrides) == (study.record.file, study.record.overrides):
-                old.check_trusted()
                 return old
         return study
 

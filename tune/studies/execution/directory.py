@@ -110,7 +110,7 @@ class StudyDirectory:
         """Refuse to run the sweep of somebody else, which says what is imported and where runs write."""
         if not self.trusted:
             raise UntrustedError(
-                f"{self.path} is not a sweep that you have made here: to run it, add --trust, or start it anew"
+                f"{self.path} is not a study that you have made here: to run it, add --trust, or start it anew"
             )
 
     def create(self) -> None:
