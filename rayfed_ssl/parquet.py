@@ -80,10 +80,10 @@ def read_table(
             _check_codecs(metadata)
         reader = pq.ParquetFile(file, metadata=metadata, read_dictionary=strings)
         table = reader.read(columns=names if schema is None else schema.names, use_threads=False)
+        table.validate(full=True)
         if sum(_text_bytes(table[name]) for name in strings) > MAX_TEXT:
             raise ValueError(f"its strings take more than {MAX_TEXT >> 20} MiB")
     table = table.cast(pa.schema([held.field(name) for name in names]) if schema is None else schema)
-    table.validate(full=True)
     if schema is not None and any(column.null_count for column in table.columns):
         raise ValueError("it has empty cells")
     return table
@@ -105,8 +105,9 @@ def batches(path: Path, column: str) -> Iterator[pa.Array]:
             parts = [part for part in parts if part.path_in_schema.split(".")[0] == column]
             # Each row can be the whole chunk: a dictionary makes a few kB a million pictures.
             most = BATCH // (EXPANSION * max(1, sum(map(_stored, parts))))
-            rows = reader.iter_batches(max(1, min(1024, most)), row_groups=[index], columns=[column])
-            yield from (batch.column(0) for batch in rows)
+            for batch in reader.iter_batches(max(1, min(1024, most)), row_groups=[index], columns=[column]):
+                batch.validate(full=True)
+                yield batch.column(0)
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

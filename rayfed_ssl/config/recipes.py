@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
+from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError, nearest, reason
 from rayfed_ssl.reading import MAX_YAML, MAX_YAML_VALUES, check_plain, read_bytes
 
@@ -188,6 +189,7 @@ def _read_yaml(path: Path, kind: str, takes_text: TakesText) -> dict[str, Any]:
         raise ConfigError(f"{path} is not YAML: {reason(error)}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} must hold keys and values, got {type(tree).__name__}")
+    plugins.note(tree, path)
     return tree
 
 

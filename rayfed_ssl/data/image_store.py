@@ -8,8 +8,8 @@ short is noticed, a bit flipped among pixels is not.
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -133,7 +133,7 @@ def write_store(
     """Write a store from blocks of samples, atomically and in bounded memory; `notes` are kept for the user."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as temporary:
+    with _naming(path), TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as temporary:
         draft = Path(temporary, "store")
         draft.mkdir()
         first, second = (_write_split(draft, *each, digest) for each in (("train", train), ("test", test)))
@@ -172,6 +172,17 @@ def _dim_note(dim: list[tuple[int, int]], total: int) -> tuple[str, ...]:
 
 DIM_SHARE = 0.01
 """So many dim pictures are night, or empty tiles, and no matter of scale."""
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the store in the error of a full disk, which names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and not error.filename:
+            error.filename = str(path)
+        raise
 
 
 def _write_split(directory: Path, split: str, blocks: Iterable[Block], digest: "hashlib._Hash") -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
+from pickle import UnpicklingError  # noqa: TID251  # what torch raises where it refuses to load
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,10 @@ def _complete(class_name: str, place: Path, download: bool) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ConfigError(f"{class_name} of torchvision needs a package that is not installed: {error}") from error
+    except UnpicklingError as error:  # torch's message tells how to run what the file holds
+        raise ConfigError(
+            f"a file of {class_name} in {place} holds objects in place of tensors, which would run code: get it anew"
+        ) from error
     except (RuntimeError, OSError) as error:
         done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
         raise ConfigError(f"no complete copy of {class_name} in {place}: {done} ({reason(error)})") from error
