@@ -6,7 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -239,3 +241,20 @@ except ClusterError as error:
     assert ended.returncode == 1
     assert ended.stderr.startswith("Ray did not start on this machine (its gcs_server died)")
     assert not list(short_tmp.glob("rayfed-*"))
+
+
+def test_a_head_that_no_longer_answers_is_noticed_once_and_one_that_was_left_never(monkeypatch):
+    monkeypatch.setattr(health_module, "WATCH_INTERVAL", 0.05)
+    for is_left in (False, True):
+        with socket.create_server(("127.0.0.1", 0)) as head:
+            where, said, told = f"127.0.0.1:{head.getsockname()[1]}", [], threading.Event()
+            context = SimpleNamespace(gcs_address=where)
+            monkeypatch.setattr(health_module.ray, "get_runtime_context", lambda context=context: context)
+            health = Health()
+            health.watch_head(lambda why, said=said, told=told: (said.append(why), told.set()))
+            assert not told.wait(0.5)
+            if is_left:
+                health.left.set()
+        assert told.wait(1 if is_left else 20) is not is_left
+        expected = f"Ray's head at {where} does not answer (connection refused): start it again, then resume the run"
+        assert said == ([] if is_left else [expected])
