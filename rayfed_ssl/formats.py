@@ -41,6 +41,19 @@ def number(value: float | None, unit: str = "", missing: str = "-") -> str:
     return missing if value is None or not math.isfinite(value) else f"{value:.4g}{unit}"
 
 
+DECISIVE = 2.0
+"""Standard errors of their difference within which neither of two accuracies is above the other."""
+
+
+def standard_error(first: float, second: float, samples: int) -> float:
+    """Standard error of the difference of two accuracies in [0, 1], each on so many test pictures.
+
+    It is binomial and unpaired, as no results by picture are on record: of equal pictures it is rather too large. It is 0
+    where their number is not known.
+    """
+    return math.sqrt((first * (1 - first) + second * (1 - second)) / samples) if samples else 0.0
+
+
 @dataclass(frozen=True)
 class MeanStd:
     """Mean and deviation of a number over seeds.
