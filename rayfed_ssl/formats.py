@@ -1,10 +1,11 @@
 """Numbers as text, the same in reports, in tables of sweeps and in the terminal."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Any, Literal
 
 from rich import filesize
 
@@ -52,6 +53,11 @@ def standard_error(first: float, second: float, samples: int) -> float:
     where their number is not known.
     """
     return math.sqrt((first * (1 - first) + second * (1 - second)) / samples) if samples else 0.0
+
+
+def yaml_text(value: Any) -> str:
+    """Show a setting as it is written in YAML."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,10 @@ class RunProgress(Observer):
         sizes = [len(samples) for samples in federation.shards.values()]
         models = ", ".join(dict.fromkeys((task.encoder, *task.client_encoders)))
         public = f", {federation.num_public:,} public samples" if federation.num_public else ""
-        self._print(f"{config.system} on {federation.dataset.name}, seed {config.seed} -> {directory}", style="bold")
+        recipe = f"recipe {config.recipe}: " * bool(config.recipe)
+        self._print(
+            f"{recipe}{config.system} on {federation.dataset.name}, seed {config.seed} -> {directory}", style="bold"
+        )
         left_out = f", {federation.num_left_out:,} left out" if federation.num_left_out else ""
         self._print(f"  {len(sizes)} clients with {min(sizes):,} to {max(sizes):,} samples{public}{left_out}")
         self._print(f"  {partition_text(config)}: {federation.skew.text}")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,11 @@ class Config(Section):
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
 
+    @cached_property
+    def recipe(self) -> str:
+        """The name of the recipe that it was loaded from, or ""; no setting, so that it does not count in comparisons."""
+        return ""
+
     @classmethod
     def load(
         cls,
@@ -64,12 +69,13 @@ class Config(Section):
         *overrides: Setting,
         trust: bool = True,
         data: Any = None,
+        recipe: str = "",
     ) -> "Config":
         """Read a recipe by name, by file or as a dict, and apply overrides: "method.mu=0.1" or ("method.mu", 0.1).
 
         `data` is a torch `Dataset` of images in place of the recipe's, or a pair of one to train on and one to test on.
-        Without `trust`, a `module:name` that was not allowed before is an error and not imported. Errors have one line per
-        mistake.
+        Without `trust`, a `module:name` that was not allowed before is an error and not imported. `recipe` is the name of
+        a dict's. Errors have one line per mistake.
         """
         if isinstance(source, Mapping):
             tree = json.loads(json.dumps(dict(source), default=plain))
@@ -83,6 +89,7 @@ class Config(Section):
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
         config = validate(tree)
+        vars(config)["recipe"] = recipe or ("" if isinstance(source, Mapping) else Path(source).stem)
         if tree.get("rounds", config.rounds) != config.rounds and "rounds" in dict(settings):
             raise ConfigError(
                 f"{config.method_name} stands for rounds={config.rounds}, got rounds={tree['rounds']}: remove it"

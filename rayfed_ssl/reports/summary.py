@@ -38,6 +38,7 @@ class Summary:
     """A run in numbers.
 
     Attributes:
+        recipe: The name of the recipe that the run began with; "" where there was none.
         name: The method's name; "local" on one pooled shard is the centralized upper bound.
         fingerprint: sha256 of the dataset, wherever it lay.
         rounds: Rounds that are on record.
@@ -80,6 +81,7 @@ class Summary:
     wasted_bytes: int = 0
     audit: dict[str, float] = field(default_factory=dict)
     samples: int = 0
+    recipe: str = ""
 
     def headline(self, score: str) -> float | None:
         """The global encoder's score, or the mean over clients where there is no global one."""
@@ -222,6 +224,7 @@ def summarize(record: RunRecord) -> Summary:
         wasted_bytes=round(sum(map(fmean, wasted.values()))),
         audit=audit_scores(record.directory, last),
         samples=record.manifest.data.test,
+        recipe=record.manifest.recipe,
     )
 
 
@@ -237,6 +240,17 @@ def score_differences(summaries: Sequence[Summary]) -> str | None:
         values[f"evaluation.{key}"] = [str(getattr(s.config.evaluation, key)) for s in summaries]
     differing = [f"{key} {' and '.join(dict.fromkeys(each))}" for key, each in values.items() if len(set(each)) > 1]
     return f"the runs differ in {', '.join(differing)}: their accuracies do not compare" if differing else None
+
+
+def error_note(summaries: Sequence[Summary]) -> str | None:
+    """Say which differences of accuracies are within two standard errors; None for a run alone and without scores."""
+    shares = [share for summary in summaries for name in SCORES if (share := summary.headline(name)) is not None]
+    samples = min((summary.samples for summary in summaries), default=0)
+    if len(summaries) < 2 or not shares or not samples:
+        return None
+    largest = 100 * DECISIVE * max(standard_error(share, share, samples) for share in shares)
+    within = f"up to {largest:.2f} points, by {samples:,} pictures"
+    return f"differences of accuracies within two standard errors are none: {within}"
 
 
 def digest_notes(records: Sequence[RunRecord]) -> list[str]:

@@ -117,7 +117,7 @@ def config_of(study: Study, point: Point, seed: int) -> Config:
     tree = settings_of(study, point, seed)
     if "executor" not in (tree.get("engine") or {}):
         set_value(tree, "engine.executor", "local")
-    return Config.load(tree)
+    return Config.load(tree, recipe=Path(str(study.cell(point).recipe or study.recipe)).stem)
 
 
 def settings_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
