@@ -1,5 +1,6 @@
 """What a sweep has given: its files, the best settings as recipes, what the terminal shows."""
 
+import csv
 import json
 import shutil
 
@@ -132,10 +133,17 @@ def test_trials_within_two_standard_errors_of_the_best_are_counted():
 
 def test_the_terminal_shows_table_remarks_and_files(grid, capsys):
     directory, made = grid
-    print_results(made, directory.path, as_json=False)
+    print_results(made, directory.path)
     out = capsys.readouterr().out
     assert out.startswith("linear (%), more is better\nrounds ")
     assert f"recipe: {directory.path / 'best.yaml'}" in out
     assert f"figure: {directory.path / 'figures/linear-over-rounds.png'}" in out
-    print_results(made, directory.path, as_json=True)
+    print_results(made, directory.path, "json")
     assert json.loads(capsys.readouterr().out) == json.loads((directory.path / "results.json").read_text())
+    print_results(made, directory.path, "csv")
+    first, *_ = made.tables
+    rows = list(csv.reader(capsys.readouterr().out.splitlines()))
+    assert rows[: 1 + len(first.lines)] == [first.head, *([cell.text for cell in line] for line in first.lines)]
+    print_results(made, directory.path, "latex")
+    mean, spread = next(cell.text for line in first.lines for cell in line if cell.best).split(" ± ")
+    assert f"\\textbf{{{mean} $\\pm$ {spread}}} & " in capsys.readouterr().out

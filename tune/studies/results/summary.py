@@ -18,7 +18,7 @@ from tune.studies.results.published import (
     with_published,
 )
 from tune.studies.results.results import StudyResults, TableResult, TrialResult
-from tune.studies.results.table import markdown_lines, table_of, trials_table
+from tune.studies.results.table import Form, markdown_lines, print_tables, table_of, trials_table
 from tune.studies.results.trial_results import best_of, error_of, front_of, is_better, read_results, scores_text
 from tune.terminal import echo, print_json, print_table
 
@@ -194,19 +194,26 @@ def _markdown(results: StudyResults) -> str:
     return "\n".join(text)
 
 
-def print_results(results: StudyResults, path: Path, as_json: bool) -> None:
-    """Print the tables with what a reader of them has to know, or all as JSON; `path` is the study's directory."""
-    if as_json:
+def print_results(results: StudyResults, path: Path, form: Form = "text") -> None:
+    """Print the tables with what a reader of them has to know, or all as JSON; `path` is the study's directory.
+
+    Of CSV and LaTeX, the tables alone are on standard output.
+    """
+    if form == "json":
         print_json(results.model_dump(mode="json"))
         return
+    is_text = form == "text"
+    if not is_text:
+        print_tables(results.tables, form)
     for table in results.tables:
-        echo(table.title)
-        print_table(table.head, [[cell.text for cell in line] for line in table.lines])
-        for line in [*table.remarks, ""]:
-            echo(line)
+        if is_text:
+            echo(table.title)
+            print_table(table.head, [[cell.text for cell in line] for line in table.lines])
+        for line in [*table.remarks, *[""] * is_text]:
+            echo(line, err=not is_text)
     lines = [*results.remarks, *results.notes]
     files = {"record": ("results.json", "table.md"), "recipe": recipes_of(results), "figure": results.figures}
     for kind, names in files.items():
         lines += [f"{kind}: {path / name}" for name in names]
     for line in lines:
-        echo(line)
+        echo(line, err=not is_text)
