@@ -103,7 +103,14 @@ class RunProgress(Observer):
             self._print(
                 f"  privacy: {epsilon_text(epsilon, config)} after {config.rounds} rounds in which nobody drops out"
             )
-        for note in federation.notes:
+        notes = list(federation.notes)
+        if config.training.batch > max(sizes):
+            notes.append(
+                f"training.batch={config.training.batch:,} is above the {max(sizes):,} samples of the largest client"
+            )
+        if config.engine.executor == "local" and config.engine.actors != "auto":
+            notes.append(f"engine.actors={config.engine.actors} has no meaning with engine.executor=local")
+        for note in notes:
             self._print(f"  note: {note}", style="yellow")
         self._bytes = total(federation.public_entries())
 

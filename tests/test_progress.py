@@ -211,3 +211,15 @@ def test_a_warning_stands_once_and_with_quiet_in_the_result(recorded: Recorded, 
     assert (quiet.warned, loud.warned) == (set(), {"it leans"})
     print_run(summary, warned=loud.warned)
     assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == ["warning: it fell"]
+
+
+def test_a_batch_above_all_clients_and_actors_of_no_executor_are_noted(tiny: Tiny) -> None:
+    federation = Federation.open(tiny("fedavg", "training.batch=1000", "engine.actors=100"))
+    progress = RecordedProgress(federation.config, terminal=False)
+    progress.introduce(federation, Path("x"))
+    largest = max(map(len, federation.shards.values()))
+    assert (
+        f"  note: training.batch=1,000 is above the {largest} samples of the largest client\n"
+        in progress.screen.getvalue()
+    )
+    assert "  note: engine.actors=100 has no meaning with engine.executor=local\n" in progress.screen.getvalue()

@@ -27,8 +27,9 @@ from rayfed_ssl.config.recipes import LENGTHS, SCALAR_MEANS, Setting, flatten, p
 from rayfed_ssl.config.sections import Clients, Clock, Data, Engine, Evaluation, ModelChoice, Training
 from rayfed_ssl.config.strict import explain, fields, is_text
 from rayfed_ssl.data.torch_datasets import keep
-from rayfed_ssl.errors import ConfigError, is_utf8
+from rayfed_ssl.errors import ConfigError, is_utf8, nearest
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.libraries import is_library
 
 
@@ -216,6 +217,10 @@ def _check_allowed(config: Config) -> None:
     for kind, name in (*others, *(("encoder", encoder) for encoder in encoders)):
         if ":" in name and not is_library(name):
             plugins.check_allowed(kind, name)
+    for name in encoders:
+        if ":" not in name and name not in (known := plugins.names("encoder", ENCODERS)):
+            key = "model.encoder" if name == config.model.encoder else "clients.models"
+            raise ConfigError(f"{key}: unknown encoder {name!r}{nearest(name, known)}")
 
 
 def _check_epochs(config: Config) -> None:

@@ -345,6 +345,21 @@ ERRORS = {
         ["evaluate", "{run}", "--protocol", "linear"],
         "'linear': `evaluate RUN` without --protocol measures it",
     ),
+    "nearly linear": (["evaluate", "{run}", "--protocol", "liner"], "did you mean 'linear'?"),
+    "run in place of a recipe": (
+        ["partition", "{run}"],
+        "is a run, whose recipe is ",
+    ),
+    "pictures in place of a recipe": (
+        ["run", "{run}/encoders"],
+        "put a recipe before it: fedsimclr data.name=folder data.path=",
+    ),
+    "encoder": (["run", "{fedavg}", "model.encoder=cn"], "model.encoder: unknown encoder 'cn': did you mean 'cnn'?"),
+    "client's encoder": (["run", "{local}", "clients.models=[cnn,cn]"], "clients.models: unknown encoder 'cn'"),
+    "empty sweep": (
+        ["sweep", "{empty}"],
+        "is empty: write keys and values into it, or take a sweep from `list sweeps`",
+    ),
     "export to nowhere": (["export", "{run}", "{binary}/e.safetensors"], "error: OUT "),
     "fault": (["run", "{fedavg}", "--inject", "kill"], "--inject: unknown fault 'kill'"),
     "damaged record": (["compare", "{damaged}"], "is damaged (EOF while parsing"),
@@ -368,11 +383,12 @@ ERRORS = {
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run whose record is cut off, and a recipe that is no text."""
+    """A run whose record is cut off, and recipes that are no text and nothing."""
     folder = tmp_path_factory.mktemp("damaged")
     (folder / "run.json").write_text("{")
     (folder / "binary.yaml").write_bytes(bytes(range(256)))
-    return {"damaged": folder, "binary": folder / "binary.yaml"}
+    (folder / "empty.yaml").touch()
+    return {"damaged": folder, "binary": folder / "binary.yaml", "empty": folder / "empty.yaml"}
 
 
 @pytest.mark.parametrize("name", ERRORS)
