@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from matplotlib.container import ErrorbarContainer
 
+from rayfed_ssl.clock.schedule import SCHEDULE
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.clock_figure import schedule_figure, tasks_of, waiting_spans
 from rayfed_ssl.reports.figures import comparison_figure
 from rayfed_ssl.reports.style import dodged, mark_style, new_axes, scale_megabytes
 from rayfed_ssl.reports.summary import score_differences, summarize
+from rayfed_ssl.seeds import SERVER
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +85,15 @@ def test_marks_of_twenty_systems_differ_in_shape_or_fill():
     styles = [mark_style(index) for index in range(84)]
     assert len({(style["marker"], style["markerfacecolor"] == "none") for style in styles[:24]}) == 24
     assert len({(style["marker"], style["markerfacecolor"] == "none", style["color"]) for style in styles}) == 84
+
+
+def test_virtual_time_in_which_no_device_works_is_found_and_shaded():
+    rows = [(2, 0, "asked"), (5, 0, "uploaded"), (4, 1, "asked"), (6, 1, "gone"), (9, 2, "asked"), (10, 2, "uploaded")]
+    rows += [(6, SERVER, "aggregated"), (12, SERVER, "aggregated"), (13, 0, "asked"), (15, 0, "gone")]
+    columns = {"time": [10**9 * time for time, _, _ in rows], "client": [client for _, client, _ in rows]}
+    columns |= {"event": [event for _, _, event in rows]}
+    events = pa.table({name: columns.get(name, [1] * len(rows)) for name in SCHEDULE.names}).cast(SCHEDULE)
+    assert (waiting_spans(events) / 10**9).tolist() == [[0, 2], [6, 9], [10, 12]]
+    axes = schedule_figure(events, tasks_of(events), "title").axes[0]
+    (shaded,) = (found for found in axes.collections if found.get_label() == "no device is at work")
+    assert [path.vertices[:, 0].min() for path in shaded.get_paths()] == [0, 6, 10]
