@@ -125,6 +125,6 @@ def embedding_plot(features: SampleFeatures) -> Plot:
         f"Scatter chart: t-SNE of {len(features.values)} test samples' features, {len(present)} classes.",
         figure,
         PageTable.of("Test samples in the picture", ["class", "samples"], zip(names, counts.tolist(), strict=True)),
-        f"Encoder {features.encoder}, {len(features.values)} test samples; names stand at the medians of their classes, or above "
-        "them. Distances between far groups mean nothing.",
+        f"Encoder {features.encoder}, {len(features.values)} test samples; names stand at their classes' medians, or above. "
+        "Distances between far groups mean nothing.",
     )
