@@ -102,7 +102,12 @@ def start(
         if on_ray_death is not None:
             cluster.health.watch(on_ray_death)
         return cluster
-    return _join(address or os.environ["RAY_ADDRESS"], timeout or JOIN_TIMEOUT)
+    named = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else None
+    prefix, remedy = (f"RAY_ADDRESS={named}: ", "unset RAY_ADDRESS") if named else ("", "leave --address out")
+    try:
+        return _join(address or os.environ["RAY_ADDRESS"], timeout or JOIN_TIMEOUT)
+    except ClusterError as error:
+        raise ClusterError(f"{prefix}{error}; {remedy} to start Ray here") from None
 
 
 def start_ahead(num_workers: int) -> None:

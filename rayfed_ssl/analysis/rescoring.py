@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 from filelock import FileLock
 
-from rayfed_ssl import plugins
 from rayfed_ssl.config.choices import configured
 from rayfed_ssl.config.recipes import divide_settings
-from rayfed_ssl.config.schema import Config, apply_overrides
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.strict import fields
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
@@ -209,9 +208,6 @@ def _open_exported(path: Path, overrides: Sequence[str], trust: bool) -> Subject
         "model": {"encoder": info.architecture, "stem": info.stem},
         "training": {"epochs": 1},
     }
-    typed: dict[str, Any] = {}
-    apply_overrides(typed, overrides)
-    plugins.allow(typed)
     config = Config.load(tree, *overrides, trust=False)
     given = config.model.image_size or config.data.size, config.data.channels, config.model.stem
     if given != (info.size, info.channels, info.stem):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
+from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError, nearest, reason
 from rayfed_ssl.reading import MAX_YAML, MAX_YAML_VALUES, check_plain, read_bytes
 
@@ -203,6 +204,7 @@ def _read_yaml(path: Path, kind: str, takes_text: TakesText) -> dict[str, Any]:
         raise ConfigError(f"{path} is empty: write keys and values into it, or take a {kind} from `list {kind}s`")
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} must hold keys and values, got {type(tree).__name__}")
+    plugins.note(tree, path)
     return tree
 
 

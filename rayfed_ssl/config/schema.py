@@ -75,18 +75,20 @@ class Config(Section):
         """Read a recipe by name, by file or as a dict, and apply overrides: "method.mu=0.1" or ("method.mu", 0.1).
 
         `data` is a torch `Dataset` of images in place of the recipe's, or a pair of one to train on and one to test on.
-        Without `trust`, a `module:name` that was not allowed before is an error and not imported. `recipe` is the name of
-        a dict's. Errors have one line per mistake.
+        Without `trust`, a `module:name` that neither an override names nor anybody allowed before is an error and not
+        imported. `recipe` is the name of a dict's. Errors have one line per mistake.
         """
-        if isinstance(source, Mapping):
-            tree = json.loads(json.dumps(dict(source), default=plain))
-        else:
-            tree = read_recipe(source, takes_text)
-            plugins.note(tree, source)
+        tree = (
+            json.loads(json.dumps(dict(source), default=plain))
+            if isinstance(source, Mapping)
+            else read_recipe(source, takes_text)
+        )
         settings = [parse_setting(override, takes_text) for override in overrides]
         apply_overrides(tree, settings)
         if trust:
             plugins.allow(tree)
+        else:
+            allow_typed(overrides)
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
         config = validate(tree)
@@ -181,6 +183,13 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[Setting]) -> None:
         _switch(tree, key, value)
     for key, value in settings:
         set_value(tree, key, value)
+
+
+def allow_typed(overrides: Sequence[Setting]) -> None:
+    """Let what a user's settings name be imported from now on in this process."""
+    typed: dict[str, Any] = {}
+    apply_overrides(typed, overrides)
+    plugins.allow(typed)
 
 
 def _switch(tree: dict[str, Any], key: str, name: Any) -> None:

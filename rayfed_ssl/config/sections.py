@@ -51,6 +51,10 @@ class Data(Section):
     """Whether torchvision may fetch missing files."""
     on_bad: Literal["error", "skip"] = "error"
     """What unreadable image files do: stop the run ("error") or be left out with a report ("skip")."""
+    white: int | None = Field(None, ge=1, le=65535, exclude_if=lambda white: white is None)
+    """Value of the pictures' pixels that becomes white, as 4095 where 12 bits lie in 16; None takes the largest of their
+    8 or 16 bits.
+    """
     max_pixels: int = Field(MAX_PIXELS, ge=1, le=MOST_PIXELS)
     """Of a picture; a larger one is unreadable and not decoded. Pillow opens none of more than 178,956,970."""
 

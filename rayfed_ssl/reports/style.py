@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.storage.filesystem import write_atomically
 
 BLUE, ORANGE, GREEN, PINK, SKY, BLACK, AMBER = COLORS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#e69f00"),
@@ -149,5 +150,5 @@ def save_figure(figure: Figure, out: Path) -> Path:
     if kind not in METADATA:
         raise ConfigError(f"a picture's name ends in .png, .svg or .pdf, got {out}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(figure_bytes(figure, kind))
+    write_atomically(out, figure_bytes(figure, kind))
     return out

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors.cluster import address, machine, private_ray
+from actors.cluster import address, connect, machine, private_ray
 from actors.cluster import health as health_module
 from actors.cluster.address import LocalNode, check_address, resolve_address
 from actors.cluster.health import Health
@@ -191,6 +191,21 @@ def test_auto_without_exactly_one_ray_is_refused(nodes, local_nodes, message):
     nodes += local_nodes
     with pytest.raises(ClusterError, match=message):
         resolve_address("auto")
+
+
+@pytest.mark.parametrize("named", ["auto", "127.0.0.1:9", "http://127.0.0.1:8265"])
+@pytest.mark.parametrize("given", [None, "auto"])
+def test_the_variable_is_named_where_it_is_what_was_used(nodes, given, named, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    with pytest.raises(ClusterError, match=rf"^RAY_ADDRESS={named}: .*; unset RAY_ADDRESS to start Ray here$"):
+        connect.start(given)
+
+
+def test_the_option_is_named_where_it_is_what_was_used(nodes):
+    with pytest.raises(
+        ClusterError, match=r"^there is no Ray at 127.0.0.1:9 .*; leave --address out to start Ray here$"
+    ):
+        connect.start("127.0.0.1:9")
 
 
 def test_a_machine_without_a_node_of_the_ray_is_refused(nodes):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune.cli.options import RecipeAndSettings, load_config
+from tune.cli.options import RecipeAndSettings, Trust, load_config
 from tune.terminal import echo, print_table
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def clock(
     arguments: RecipeAndSettings = None,
     out: Annotated[Path | None, typer.Option(help="Directory for schedule.parquet and schedule.png.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Show a run's schedule in virtual time without training.
 
@@ -25,7 +26,7 @@ def clock(
     from rayfed_ssl.engine.virtual_time import attach_schedule
     from rayfed_ssl.errors import ConfigError
 
-    config = load_config(arguments)
+    config = load_config(arguments, trust=trust)
     if config.clock is None:
         raise ConfigError("this recipe has no clock: add one, for example clock=phones clock.policy=deadline")
     if out is not None and (out / "run.json").exists():

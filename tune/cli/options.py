@@ -61,12 +61,15 @@ def divide_arguments(arguments: list[str] | None) -> tuple[str, list[str]]:
     return ("digits", [recipe, *settings]) if "=" in recipe else (recipe, settings)
 
 
-def load_config(arguments: list[str] | None) -> "Config":
-    """Load a recipe with settings."""
+def load_config(arguments: list[str] | None, *, trust: bool = True) -> "Config":
+    """Load a recipe with settings; without `trust`, what a file names is not imported."""
     from rayfed_ssl.config.schema import Config
     from rayfed_ssl.processor import check_process
+    from rayfed_ssl.records.config_file import refuse_fetching
 
     recipe, settings = divide_arguments(arguments)
-    config = Config.load(recipe, *settings)
+    config = Config.load(recipe, *settings, trust=trust)
+    if not trust:
+        refuse_fetching(recipe, config, settings)
     check_process(config.engine.cpu)
     return config

@@ -63,7 +63,9 @@ def sweep(
         return
     if not words or "=" in words[0]:
         fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
-    request = StudyRequest(words[0], "sweep", tuple(words[1:]), concurrency, address, out, begin=begin, trust=trust)
+    request = StudyRequest(
+        words[0], "sweep", tuple(words[1:]), concurrency, address, out, begin=begin, trust=trust, dry_run=dry_run
+    )
     if dry_run:
         from tune.studies.results.state import state_before
 

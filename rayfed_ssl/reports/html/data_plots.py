@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from rayfed_ssl.analysis.embedding import image_features, tsne
-from rayfed_ssl.data.partitions import count_samples, random_rows
+from rayfed_ssl.data.partitions import count_samples, random_rows, with_unlabeled
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
@@ -54,15 +54,15 @@ def open_federation(run: ReportedRun) -> Federation:
 def partition_plot(federation: Federation) -> Plot:
     """Draw which client holds how many samples of which class."""
     train = federation.dataset.train
-    classes = tuple(clean(name) for name in train.classes)
+    labels, classes = with_unlabeled(train.labels, [clean(name) for name in train.classes])
     shards = dict(sorted(federation.shards.items()))
-    counts = count_samples(train.labels, shards.values(), len(classes)).tolist()
+    counts = count_samples(labels, shards.values(), len(classes)).tolist()
     rows = [[f"client {client}", len(shards[client]), *row] for client, row in zip(shards, counts, strict=True)]
     return Plot(
         "partition",
         "Samples by client and class",
         f"Bubble chart: samples of {len(classes)} classes at {len(rows)} clients; areas are numbers of samples.",
-        partition_figure(train.labels, federation.shards, classes, public=public_rows(federation)),
+        partition_figure(labels, federation.shards, classes, public=public_rows(federation)),
         PageTable.of("Training samples by client and class", ["client", "samples", *classes], rows),
         "The area of a circle is the number of samples; the public set, where it was a client's shard, is hollow. "
         f"Skew: {federation.skew.text}.",

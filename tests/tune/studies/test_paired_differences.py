@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, UntrustedError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html import write_report
 from tests.tune.conftest import Cli
@@ -68,6 +68,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRequest, StudyR
 
 def systems(results: StudyResults, column: str) -> dict[str, TrialResult]:
     return {trial.point["row"]: trial for trial in results.trials if trial.point["column"] == column}
+
+
+def test_a_benchmark_of_somebody_else_does_not_count(made: tuple[StudyRequest, StudyResults], tmp_path: Path):
+    copy = Path(shutil.copytree(made[0].directory, tmp_path / "copy"))
+    shutil.rmtree(copy / "rows" / "alone")
+    with pytest.raises(UntrustedError, match=r"fedprox is not a study that you have made here: to run it, add --trust"):
+        replace(made[0], out=copy, rows=("alone",)).run(print)
+    assert not (copy / "rows" / "alone").exists()
 
 
 def test_each_system_runs_with_what_its_search_chose(made: tuple[StudyRequest, StudyResults]) -> None:

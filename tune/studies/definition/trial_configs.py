@@ -23,6 +23,7 @@ from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.parquet import MAX_BYTES
 from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.records.config_file import refuse_fetching
 from rayfed_ssl.training.optimizers import BETAS
 from tune.studies.definition.layers import Then
 from tune.studies.definition.schema import HELD_OUT
@@ -89,7 +90,7 @@ THEN = "then."
 """Prefix of a user's settings of second runs."""
 
 
-def second_config(first: Config, then: Then, overrides: Sequence[str] = ()) -> Config:
+def second_config(first: Config, then: Then, overrides: Sequence[str] = (), *, trust: bool = True) -> Config:
     """Resolve a second run, on the data, shards and architecture of the first, without what it starts from.
 
     Of the user's settings those apply that start with "then.".
@@ -100,7 +101,7 @@ def second_config(first: Config, then: Then, overrides: Sequence[str] = ()) -> C
     tree["model"] = {key: dump["model"][key] for key in ("encoder", "stem", "image_size")}
     for key, value in then.settings.items():
         set_value(tree, key, value)
-    return Config.load(tree, *(text.removeprefix(THEN) for text in overrides if text.startswith(THEN)))
+    return Config.load(tree, *(text.removeprefix(THEN) for text in overrides if text.startswith(THEN)), trust=trust)
 
 
 def run_of(study: Study, point: Point, seed: int) -> TrialRun:
@@ -108,7 +109,7 @@ def run_of(study: Study, point: Point, seed: int) -> TrialRun:
     first, cell = config_of(study, point, seed), study.cell(point)
     if cell.then is None:
         return TrialRun(first)
-    second = second_config(first, cell.then, study.overrides)
+    second = second_config(first, cell.then, study.overrides, trust=study.trusted)
     return TrialRun(second, TrialRun(first) if cell.pretrained else None)
 
 
@@ -117,7 +118,10 @@ def config_of(study: Study, point: Point, seed: int) -> Config:
     tree = settings_of(study, point, seed)
     if "executor" not in (tree.get("engine") or {}):
         set_value(tree, "engine.executor", "local")
-    return Config.load(tree, recipe=Path(str(study.cell(point).recipe or study.recipe)).stem)
+    config = Config.load(tree, trust=study.trusted, recipe=Path(str(study.cell(point).recipe or study.recipe)).stem)
+    if not study.trusted:
+        refuse_fetching(study.name, config, study.overrides)
+    return config
 
 
 def settings_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
