@@ -24,6 +24,7 @@ from rayfed_ssl.engine.start_scores import start_scores
 from rayfed_ssl.engine.virtual_time import attach_schedule
 from rayfed_ssl.export.encoders import export_of, last_encoder
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.privacy.protection import accounted
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
 from rayfed_ssl.records.resuming import (
     check_bits,
@@ -155,6 +156,10 @@ def run(
         with _started(executor, federation, timer) as running:
             # Now: a Ray that fails to start leaves no empty run.
             record = RunRecord.create(target, federation, running.arithmetic())
+            budget = accounted(federation.method)
+            if budget is not None and (message := budget.noise_warning(federation.task)) is not None:
+                record.add_warning(RunWarning("noise", 0, message))
+                observing.on_warning(message)
             with record.locked_states():
                 result = _run(federation, record, None, observing, running, timer, until, finals)
         record.add_seconds(timer.seconds())
@@ -313,4 +318,5 @@ def _watch(federation: Federation, record: RunRecord, observer: Observer) -> Run
         record.manifest.warnings,
         federation.share,
         task.objective.num_to_fill / batch,
+        task.objective.enough_steps,
     )

@@ -242,7 +242,7 @@ def _warn_of_clusters() -> None:
     """Warn on a cluster's node without --address: the run would use one machine and leave the others idle."""
     for head in sorted({node.head for node in local_nodes() if node.is_shared}):
         warnings.warn(
-            f"this machine is a node of the Ray at {head}, which this run does not use: --address {head} would",
+            f"this machine is a node of the Ray at {head}, which this run does not use: to use it, add --address {head}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -145,7 +145,7 @@ def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str,
     """Divide settings into those of each protocol and those of the run."""
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
         usual = f": `evaluate RUN` without --protocol measures it, and {', '.join(PROTOCOLS)} are others"
-        hint = usual if unknown[0] == "linear" else nearest(unknown[0], PROTOCOLS)
+        hint = usual if unknown[0] == "linear" else nearest(unknown[0], [*PROTOCOLS, "linear"])
         raise ConfigError(f"unknown protocol {unknown[0]!r}{hint}")
     if len(set(protocols)) < len(protocols):
         raise ConfigError(f"a protocol is named twice: {', '.join(protocols)}")

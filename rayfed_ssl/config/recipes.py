@@ -1,6 +1,7 @@
 """Recipes: YAML files with the keys of a configuration, and the overrides that change them."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
@@ -56,9 +57,21 @@ def read_shipped(
         return _read_yaml(Path(name), kind, takes_text)
     names = shipped_names(package)
     if name not in names:
-        raise ConfigError(f"there is no {kind} {name!r}{hint(name, names)}")
+        raise ConfigError(f"there is no {kind} {name!r}{_command_for(Path(name)) or hint(name, names)}")
     tree: dict[str, Any] = plain_data(shipped_text(package, name))
     return tree
+
+
+def _command_for(directory: Path) -> str:
+    """Say what is to be done with a directory that stands where a file is expected; empty for anything else."""
+    if not directory.is_dir():
+        return ""
+    path = shlex.quote(str(directory))
+    if (directory / "run.json").is_file():
+        return f": it is a run, whose recipe is {path}/config.yaml; `rayfed-ssl resume {path}` goes on with it"
+    if (directory / "study.json").is_file():
+        return f": it is a study, with which `rayfed-ssl sweep --resume {path}` goes on"
+    return f": it is a directory; of pictures, put a recipe before it: fedsimclr data.name=folder data.path={path}"
 
 
 def recipe_names() -> list[str]:
@@ -187,6 +200,8 @@ def _read_yaml(path: Path, kind: str, takes_text: TakesText) -> dict[str, Any]:
         raise ConfigError(f"cannot read the {kind} {path} ({reason(error)}): it must be a YAML text") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {reason(error)}") from None
+    if tree is None:
+        raise ConfigError(f"{path} is empty: write keys and values into it, or take a {kind} from `list {kind}s`")
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} must hold keys and values, got {type(tree).__name__}")
     plugins.note(tree, path)

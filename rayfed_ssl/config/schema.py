@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from rayfed_ssl.config.recipes import LENGTHS, SCALAR_MEANS, Setting, flatten, p
 from rayfed_ssl.config.sections import Clients, Clock, Data, Engine, Evaluation, ModelChoice, Training
 from rayfed_ssl.config.strict import explain, fields, is_text
 from rayfed_ssl.data.torch_datasets import keep
-from rayfed_ssl.errors import ConfigError, is_utf8
+from rayfed_ssl.errors import ConfigError, is_utf8, nearest
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.libraries import is_library
 
 
@@ -57,6 +58,11 @@ class Config(Section):
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
 
+    @cached_property
+    def recipe(self) -> str:
+        """The name of the recipe that it was loaded from, or ""; no setting, so that it does not count in comparisons."""
+        return ""
+
     @classmethod
     def load(
         cls,
@@ -64,12 +70,13 @@ class Config(Section):
         *overrides: Setting,
         trust: bool = True,
         data: Any = None,
+        recipe: str = "",
     ) -> "Config":
         """Read a recipe by name, by file or as a dict, and apply overrides: "method.mu=0.1" or ("method.mu", 0.1).
 
         `data` is a torch `Dataset` of images in place of the recipe's, or a pair of one to train on and one to test on.
         Without `trust`, a `module:name` that neither an override names nor anybody allowed before is an error and not
-        imported. Errors have one line per mistake.
+        imported. `recipe` is the name of a dict's. Errors have one line per mistake.
         """
         tree = (
             json.loads(json.dumps(dict(source), default=plain))
@@ -85,6 +92,7 @@ class Config(Section):
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
         config = validate(tree)
+        vars(config)["recipe"] = recipe or ("" if isinstance(source, Mapping) else Path(source).stem)
         if tree.get("rounds", config.rounds) != config.rounds and "rounds" in dict(settings):
             raise ConfigError(
                 f"{config.method_name} stands for rounds={config.rounds}, got rounds={tree['rounds']}: remove it"
@@ -218,6 +226,10 @@ def _check_allowed(config: Config) -> None:
     for kind, name in (*others, *(("encoder", encoder) for encoder in encoders)):
         if ":" in name and not is_library(name):
             plugins.check_allowed(kind, name)
+    for name in encoders:
+        if ":" not in name and name not in (known := plugins.names("encoder", ENCODERS)):
+            key = "model.encoder" if name == config.model.encoder else "clients.models"
+            raise ConfigError(f"{key}: unknown encoder {name!r}{nearest(name, known)}")
 
 
 def _check_epochs(config: Config) -> None:

@@ -22,7 +22,16 @@ import platformdirs
 
 from rayfed_ssl import formats, plugins
 from rayfed_ssl.data.decoding import MAX_PIXELS, WINDOW, OnBad, Source, Split, all_gray, decode, picture_suffixes
-from rayfed_ssl.data.folders import ANNOTATIONS, Passed, by_class, check_nesting, pass_over, passed_over
+from rayfed_ssl.data.folders import (
+    ANNOTATIONS,
+    METADATA,
+    Passed,
+    by_class,
+    check_nesting,
+    metadata_column,
+    pass_over,
+    passed_over,
+)
 from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, ImageSet, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
@@ -250,11 +259,14 @@ def _find_store(path: Path, download: bool) -> Source:
     return Source((path / "header.json",), lambda: (train, test, stored.train.classes), has_test=True)
 
 
-def _find_folder(path: Path, download: bool) -> Source:
+def _find_folder(path: Path, download: bool, columns: Columns) -> Source:
     """Find pictures in one directory per class, under train and test or val, or all in one place.
 
-    The names of splits count in any case where no other directory is there: a class may be called Train.
+    The names of splits count in any case where no other directory is there: a class may be called Train. A column is one
+    of metadata.csv, beside the training pictures' classes or the splits.
     """
+    if columns != Columns(group=columns.group):
+        raise ValueError("data.image and data.label name columns of tables, and a folder's classes are directories")
     folders = (folder for folder in sorted(path.glob("*/"), reverse=True) if not folder.name.startswith("."))
     named, root = {folder.name.lower(): folder for folder in folders}, path / "train"
     if not root.is_dir():
@@ -293,14 +305,23 @@ def _find_folder(path: Path, download: bool) -> Source:
                 passed[f"directory beside {root.name}", f"directories beside {root.name}"] += 1
     number = {name: index for index, name in enumerate(classes)}
 
-    def split(samples: list[tuple[str, Path]]) -> Split:
+    table = next((file for each in (root, path) if (file := each / METADATA).is_file()), root / METADATA)
+    group = columns.group
+    groups = None if group is None else metadata_column(table, [file for _, file in train], group)
+
+    def split(samples: list[tuple[str, Path]], groups: np.ndarray | None = None) -> Split:
         labels = np.array([number[name] for name, _ in samples], np.int64)
-        return Split(labels, lambda rows: ((str(samples[row][1]), samples[row][1]) for row in rows))
+        return Split(labels, lambda rows: ((str(samples[row][1]), samples[row][1]) for row in rows), groups)
 
     annotations = [file for each in (root, *tests) if (file := each / ANNOTATIONS).is_file()]
+    annotations += [] if groups is None else [table]
+    passed["file .csv", "files .csv"] -= groups is not None
     files = (*(file for _, file in train + test), *annotations)
     return Source(
-        files, lambda: (split(train), split(test) if test else None, classes), bool(test), notes + passed_over(passed)
+        files,
+        lambda: (split(train, groups), split(test) if test else None, classes),
+        bool(test),
+        notes + passed_over(passed),
     )
 
 
@@ -334,6 +355,6 @@ DATASETS: dict[str, DatasetInfo] = {
         has_columns=True,
         is_remote=True,
     ),
-    "folder": DatasetInfo("pictures in one directory per class", _find_folder, needs_path=True),
+    "folder": DatasetInfo("pictures in one directory per class", _find_folder, needs_path=True, has_columns=True),
     "store": DatasetInfo("a torch Dataset that Python has given, as `keep` stored it", _find_store, needs_path=True),
 }

@@ -1,16 +1,19 @@
 """Pictures in directories: which files there are, and of which class each is."""
 
+import csv
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 from rayfed_ssl.data.decoding import picture_suffixes
 from rayfed_ssl.errors import printable
 from rayfed_ssl.reading import read_bytes
 
-ANNOTATIONS = "val_annotations.txt"
+ANNOTATIONS, METADATA = "val_annotations.txt", "metadata.csv"
 
 Passed = Counter[tuple[str, str]]
 """How many files or directories were not taken, by what they are, singular and plural."""
@@ -63,6 +66,26 @@ def by_class(root: Path, passed: Passed) -> list[tuple[str, Path]]:
     directories = {folder.name for folder in root.iterdir() if not folder.name.startswith(".") and folder.is_dir()}
     passed[f"directory {empty}", f"directories {empty}"] += len(directories - {label for label, _ in pictures})
     return found
+
+
+def metadata_column(table: Path, files: Sequence[Path], column: str) -> np.ndarray:
+    """Read a column of metadata.csv for pictures, which its `file_name` names from its own directory: integers or strings.
+
+    Raises:
+        ValueError: There is no such table or column, or it leaves out a picture.
+    """
+    if not table.is_file():
+        raise ValueError(
+            f"there is no column {column} without {table}: write one with the columns file_name and {column}"
+        )
+    rows = csv.DictReader(read_bytes(table).decode("utf-8-sig").splitlines())
+    if not {"file_name", column} <= {*(names := rows.fieldnames or ())}:
+        raise ValueError(f"{table} needs the columns file_name and {column}, got {', '.join(names) or 'none'}")
+    values = {os.path.normpath(str(row["file_name"])): row[column] for row in rows}
+    found = [values.get(os.path.relpath(file, table.parent)) for file in files]
+    if None in found:
+        raise ValueError(f"{table} does not name {files[found.index(None)]}: add it, with its {column}")
+    return np.array([int(str(text)) for text in found] if all(str(text).isdecimal() for text in found) else found)
 
 
 def walk(root: Path, suffixes: tuple[str, ...] | None, passed: Passed | None = None) -> Iterator[tuple[str, Path]]:

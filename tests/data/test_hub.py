@@ -226,7 +226,7 @@ def test_clients_of_a_run_are_the_values_of_a_column(saved, tiny):
     assert not set.intersection(*hospitals)
     digits = tiny("fedavg", "partition={name: column, column: hospital}")
     with pytest.raises(
-        ConfigError, match=r"dataset digits has no columns, got hospital: take parquet, hub, or another"
+        ConfigError, match=r"dataset digits has no columns, got hospital: take parquet, hub, folder, or another"
     ):
         Federation.open(digits)
 

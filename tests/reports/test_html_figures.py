@@ -3,6 +3,7 @@
 import re
 import resource
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -55,10 +56,20 @@ def test_classes_are_named_where_they_lie():
     plot = embedding_plot(sample)
     axes = plot.figure.axes[0]
     points = np.concatenate([np.asarray(drawn.get_offsets()) for drawn in axes.collections])
-    named = {text.get_text(): text.xy for text in axes.texts}
+    named = {text.get_text(): text.get_position() for text in axes.texts}
     assert set(named) == {"ant", "bee", "cow"}
     for label, name in enumerate(sample.classes):
         assert np.allclose(named[name], np.median(points[sample.labels == label], axis=0), atol=1e-9)
+
+
+def test_names_of_classes_that_lie_in_one_place_do_not_overlap():
+    rng = np.random.default_rng(0)
+    names = tuple(f"a long name {label}" for label in range(12))
+    values = rng.normal(size=(120, 5)).astype(np.float32)
+    figure = embedding_plot(SampleFeatures("global", values, np.repeat(np.arange(12), 10), names, 0)).figure
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 
 
 def test_an_embedding_is_seeded_and_keeps_classes_apart():

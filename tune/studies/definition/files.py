@@ -7,7 +7,6 @@ from typing import Any
 import yaml
 
 from rayfed_ssl.config.recipes import plain_data, read_shipped, shipped_names
-from rayfed_ssl.config.schema import takes_text
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.errors import ConfigError, nearest
 from tune.studies.definition.schema import StudyFile
@@ -30,6 +29,8 @@ def study_names(kind: str) -> list[str]:
 
 def read_study_file(name: str, kind: str = "sweep") -> dict[str, Any]:
     """Read a study's file, one of the package's by name or another by its path, as plain data."""
+    from rayfed_ssl.config.schema import takes_text  # loads torch, which a study's state does without
+
     return read_shipped(kind, SHIPPED[kind], name, takes_text)
 
 

@@ -118,7 +118,7 @@ def config_of(study: Study, point: Point, seed: int) -> Config:
     tree = settings_of(study, point, seed)
     if "executor" not in (tree.get("engine") or {}):
         set_value(tree, "engine.executor", "local")
-    config = Config.load(tree, trust=study.trusted)
+    config = Config.load(tree, trust=study.trusted, recipe=Path(str(study.cell(point).recipe or study.recipe)).stem)
     if not study.trusted:
         refuse_fetching(study.name, config, study.overrides)
     return config
