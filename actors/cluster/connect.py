@@ -32,6 +32,9 @@ START_TIMEOUT = 120.0
 JOIN_TIMEOUT = 25.0
 """Seconds that a running Ray may take to accept this process; it takes less than one, and refuses a token after 20."""
 
+BUSY = 4
+"""Processes that wait for each core from which on a start that failed is put down to the load."""
+
 POLL_INTERVAL = 0.2
 """Seconds between two checks of a start."""
 
@@ -178,10 +181,14 @@ def _finish(start: _Start, timeout: float) -> Cluster:
     """Wait for a private Ray."""
     if reason := _wait(start, timeout):
         assert start.cluster.directory is not None
-        place = start.cluster.directory.path.parent
+        check, load = (
+            f"check space in {start.cluster.directory.path.parent}, memory and `ulimit -u`",
+            os.getloadavg()[0],
+        )
+        if load > BUSY * cores():
+            check = f"the load of this machine is {load:.0f} on {cores()} cores, so try again when it is lower"
         raise ClusterError(
-            f"Ray did not start on this machine ({reason}): check space in {place}, memory and `ulimit -u`; single runs "
-            "need no Ray with engine.executor=local"
+            f"Ray did not start on this machine ({reason}): {check}; single runs need no Ray with engine.executor=local"
         )
     return start.cluster
 

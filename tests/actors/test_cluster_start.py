@@ -258,3 +258,14 @@ def test_a_head_that_no_longer_answers_is_noticed_once_and_one_that_was_left_nev
         assert told.wait(1 if is_left else 20) is not is_left
         expected = f"Ray's head at {where} does not answer (connection refused): start it again, then resume the run"
         assert said == ([] if is_left else [expected])
+
+
+@pytest.mark.parametrize(
+    ("load", "advice"), [(0.5, "check space in .*, memory"), (500.0, "the load of this machine is 5")]
+)
+def test_a_failed_start_is_put_down_to_the_load_of_a_busy_machine(load, advice, monkeypatch):
+    monkeypatch.setattr(connect.os, "getloadavg", lambda: (load, load, load))
+    begun = connect._Start(connect.Cluster(True, SessionDirectory.create()), failures=[RuntimeError("its raylet died")])
+    begun.done.set()
+    with pytest.raises(ClusterError, match=rf"^Ray did not start on this machine \(its raylet died\): {advice}"):
+        connect._finish(begun, 1)
