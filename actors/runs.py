@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rayfed_ssl import runs
 from rayfed_ssl.capacity.client_cost import check_memory
+from rayfed_ssl.config.recipes import Setting
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
@@ -78,7 +79,7 @@ def run(
 
 def resume(
     directory: Path | str,
-    *overrides: str,
+    *overrides: Setting,
     observer: Observer | None = None,
     round: int | None = None,
     trust: bool = False,

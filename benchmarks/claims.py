@@ -2,6 +2,8 @@
 
     uv run python -m benchmarks.claims difference long-training FCL FedMoCo --seeds 0 1 2
     uv run python -m benchmarks.claims figures docs
+    uv run python -m benchmarks.claims privacy
+    uv run python -m benchmarks.claims seeds 0.54 0.30
 
 A difference is paired over the seeds that both rows have, in points, with its 95 % interval (Student's t).
 """
@@ -34,6 +36,12 @@ SCORE = re.compile(r"(knn|linear)(_\d+)?")
 
 Table = dict[str, dict[int, dict[str, float]]]
 """Row -> seed -> score -> value in [0, 1]."""
+
+ATTACKS = (
+    *(("class-distribution", "tv"), ("encoder-mi", "auc"), ("embedding-norm", "auc"), ("rmia", "auc")),
+    *(("matched-representation", metric) for metric in ("auc", "tpr", "guesses", "epsilon")),
+)
+"""Attacks and metrics of the two tables of docs/privacy.md."""
 
 BENCHMARK_ROW = re.compile(
     r"^\| ?([^|]*) \| ([^|]+) \| ([\d.]+)(?: ± ([\d.]+))? \|[^|]*\|[^|]*\| ([\d.]+) \|", re.MULTILINE
@@ -101,6 +109,29 @@ def differences(
         pairs = [(ours[score], theirs[score]) for ours, theirs in both if score in ours and score in theirs]
         if pairs:
             yield score, paired_difference(pairs)
+
+
+def attack_cells(system: str) -> list[str]:
+    """Write what attacks on a system's uploads reached as docs/privacy.md does: the mean over clients, and the range."""
+    with (LOG / "privacy-2-classes.csv").open(newline="") as file:
+        rows = [line for line in csv.DictReader(file) if line["system"] == system]
+    cells = []
+    for measure in ATTACKS:
+        values = [float(row["value"]) for row in rows if (row["attack"], row["metric"]) == measure]
+        cells.append(f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else "-")
+    return cells
+
+
+def seeds_needed(mean: float, deviation: float, power: float = 0.8) -> int:
+    """Count the seeds with which a paired t test finds a difference at 5 %, if it and its deviation are as seen."""
+    from scipy import stats
+
+    number, found = 1, 0.0
+    while found < power:
+        number += 1
+        noncentral = abs(mean) / deviation * number**0.5
+        found = 1 - stats.nct.cdf(stats.t.ppf(0.975, number - 1), number - 1, noncentral)
+    return number
 
 
 def read_benchmark() -> dict[str, dict[str, tuple[float, MeanStd]]]:
@@ -184,7 +215,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     comparing.add_argument("--seeds", type=int, nargs="+", help="default: all that both rows have")
     drawing = commands.add_parser("figures", help="draw the figures of docs/claims.md and docs/benchmark.md")
     drawing.add_argument("out", type=Path)
+    commands.add_parser("privacy", help="write what attacks reached, as docs/privacy.md has it")
+    counting = commands.add_parser("seeds", help="count the seeds that a paired difference and its deviation need")
+    counting.add_argument("mean", type=float)
+    counting.add_argument("deviation", type=float)
     options = parser.parse_args(arguments)
+    if options.command == "seeds":
+        print(seeds_needed(options.mean, options.deviation))
+        return
+    if options.command == "privacy":
+        with (LOG / "privacy-2-classes.csv").open(newline="") as file:
+            for system in dict.fromkeys(line["system"] for line in csv.DictReader(file)):
+                print(f"| {' | '.join([system, *attack_cells(system)])} |")
+        return
     if options.command == "figures":
         (options.out / "benchmark-pictures").mkdir(parents=True, exist_ok=True)
         draw_gains(read("mechanisms-and-federation"), options.out / "when-federation-pays.png")

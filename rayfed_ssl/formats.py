@@ -1,10 +1,11 @@
 """Numbers as text, the same in reports, in tables of sweeps and in the terminal."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Any, Literal
 
 from rich import filesize
 
@@ -39,6 +40,24 @@ def duration(seconds: float) -> str:
 def number(value: float | None, unit: str = "", missing: str = "-") -> str:
     """Write a number to four digits; None and what is not finite is missing."""
     return missing if value is None or not math.isfinite(value) else f"{value:.4g}{unit}"
+
+
+DECISIVE = 2.0
+"""Standard errors of their difference within which neither of two accuracies is above the other."""
+
+
+def standard_error(first: float, second: float, samples: int) -> float:
+    """Standard error of the difference of two accuracies in [0, 1], each on so many test pictures.
+
+    It is binomial and unpaired, as no results by picture are on record: of equal pictures it is rather too large. It is 0
+    where their number is not known.
+    """
+    return math.sqrt((first * (1 - first) + second * (1 - second)) / samples) if samples else 0.0
+
+
+def yaml_text(value: Any) -> str:
+    """Show a setting as it is written in YAML."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 @dataclass(frozen=True)

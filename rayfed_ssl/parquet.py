@@ -45,6 +45,10 @@ DAMAGE = (OSError, ValueError, SystemError, pa.ArrowException)
 Rows = list[dict[str, Any]]
 
 
+class OtherTypeError(ValueError):
+    """A column holds neither numbers nor strings."""
+
+
 def read_table(
     path: Path,
     schema: pa.Schema | None = None,
@@ -71,15 +75,15 @@ def read_table(
         names = held.names if columns is None else list(columns)
         _check_columns(held, schema, names)
         _check_size(metadata, names, max_rows, file.seek(0, 2))
-        strings = [field.name for field in held if field.name in names and _is_string(field.type)]
+        strings = [field.name for field in held if field.name in names and is_string(field.type)]
         if not any_codec:
             _check_codecs(metadata)
         reader = pq.ParquetFile(file, metadata=metadata, read_dictionary=strings)
         table = reader.read(columns=names if schema is None else schema.names, use_threads=False)
+        table.validate(full=True)
         if sum(_text_bytes(table[name]) for name in strings) > MAX_TEXT:
             raise ValueError(f"its strings take more than {MAX_TEXT >> 20} MiB")
     table = table.cast(pa.schema([held.field(name) for name in names]) if schema is None else schema)
-    table.validate(full=True)
     if schema is not None and any(column.null_count for column in table.columns):
         raise ValueError("it has empty cells")
     return table
@@ -101,8 +105,9 @@ def batches(path: Path, column: str) -> Iterator[pa.Array]:
             parts = [part for part in parts if part.path_in_schema.split(".")[0] == column]
             # Each row can be the whole chunk: a dictionary makes a few kB a million pictures.
             most = BATCH // (EXPANSION * max(1, sum(map(_stored, parts))))
-            rows = reader.iter_batches(max(1, min(1024, most)), row_groups=[index], columns=[column])
-            yield from (batch.column(0) for batch in rows)
+            for batch in reader.iter_batches(max(1, min(1024, most)), row_groups=[index], columns=[column]):
+                batch.validate(full=True)
+                yield batch.column(0)
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -113,7 +118,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if not _is_string(kind):
+    if not is_string(kind):
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.array(values, str(kind)))])
     texts = [text.encode() for text in values]
     ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
@@ -127,7 +132,7 @@ def rows_of(table: pa.Table) -> Rows:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    if not _is_string(column.type):
+    if not is_string(column.type):
         return list(column.to_pylist())
     encoded = column.combine_chunks().dictionary_encode()
     words = encoded.dictionary.to_pylist()
@@ -153,8 +158,8 @@ def _check_columns(held: pa.Schema, schema: pa.Schema | None, names: Sequence[st
         raise ValueError(f"it has columns {got:.500} instead of {wanted}")
     for name in names:
         kind = held.field(name).type
-        if not (_is_string(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-            raise ValueError(f"its column {name!r} holds {kind}: it takes numbers or strings")
+        if not (is_string(kind) or any(is_kind(kind) for is_kind in PLAIN)):
+            raise OtherTypeError(f"its column {name!r} holds {kind}: it takes numbers or strings")
 
 
 def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
@@ -205,10 +210,20 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """Take the types of values for those of dictionaries, and leave metadata out."""
-    kinds = [(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in schema]
-    return pa.schema(kinds)
+    """Take the types of values for those of dictionaries and views, and leave metadata out."""
+    return pa.schema([(field.name, plain_type(field.type)) for field in schema])
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Take the type of a dictionary's values, and strings for views of them."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.string() if pa.types.is_string_view(kind) else kind
+
+
+PLAIN = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+"""Types of columns beside strings."""
+
+
+def is_string(kind: pa.DataType) -> bool:
+    """Whether a column holds strings, however they lie in memory."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

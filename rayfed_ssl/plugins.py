@@ -36,13 +36,12 @@ def note(tree: Any, file: object, *, trust: bool = False) -> None:
         allow(tree)
 
 
-def check_allowed(kind: str, name: str) -> None:
-    """Raise UntrustedError for a `module:name` that may not be imported."""
+def check_allowed(kind: str, name: str, effect: str | None = None) -> None:
+    """Raise UntrustedError for a `module:name` that may not be imported, or have another effect."""
     if name not in _allowed:
-        module, file = name.partition(":")[0], _named_in.get(name, "a file")
+        effect, file = effect or f"import the module {name.partition(':')[0]!r}", _named_in.get(name, "a file")
         raise UntrustedError(
-            f"{file} names {kind}={name!r}, which would import the module {module!r}: to allow it, add --trust (Python: "
-            "trust=True)"
+            f"{file} names {kind}={name!r}, which would {effect}: to allow it, add --trust (Python: trust=True)"
         )
 
 

@@ -31,6 +31,7 @@ class RunProgress(Observer):
     """Prints a run's progress on standard error, so that standard output holds results only.
 
     As a context manager it shows and removes the live line. The rounds and bytes of a resumed run's record are counted.
+    `warned` holds the warnings that it has shown.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class RunProgress(Observer):
         self._round, self._cohort_size, self._done, self._bytes = 0, 0, 0, 0
         self._losses: list[float] = []
         self._knn = self._activity = ""
-        self._closed = threading.Event()
+        self._closed, self.warned = threading.Event(), set[str]()
         self._live = rich.progress.Progress(
             rich.progress.TextColumn("round {task.fields[round]}/{task.total}"),
             rich.progress.BarColumn(BAR_WIDTH),
@@ -85,7 +86,10 @@ class RunProgress(Observer):
         sizes = [len(samples) for samples in federation.shards.values()]
         models = ", ".join(dict.fromkeys((task.encoder, *task.client_encoders)))
         public = f", {federation.num_public:,} public samples" if federation.num_public else ""
-        self._print(f"{config.system} on {federation.dataset.name}, seed {config.seed} -> {directory}", style="bold")
+        recipe = f"recipe {config.recipe}: " * bool(config.recipe)
+        self._print(
+            f"{recipe}{config.system} on {federation.dataset.name}, seed {config.seed} -> {directory}", style="bold"
+        )
         left_out = f", {federation.num_left_out:,} left out" if federation.num_left_out else ""
         self._print(f"  {len(sizes)} clients with {min(sizes):,} to {max(sizes):,} samples{public}{left_out}")
         self._print(f"  {partition_text(config)}: {federation.skew.text}")
@@ -99,7 +103,14 @@ class RunProgress(Observer):
             self._print(
                 f"  privacy: {epsilon_text(epsilon, config)} after {config.rounds} rounds in which nobody drops out"
             )
-        for note in federation.notes:
+        notes = list(federation.notes)
+        if config.training.batch > max(sizes):
+            notes.append(
+                f"training.batch={config.training.batch:,} is above the {max(sizes):,} samples of the largest client"
+            )
+        if config.engine.executor == "local" and config.engine.actors != "auto":
+            notes.append(f"engine.actors={config.engine.actors} has no meaning with engine.executor=local")
+        for note in notes:
             self._print(f"  note: {note}", style="yellow")
         self._bytes = total(federation.public_entries())
 
@@ -159,6 +170,7 @@ class RunProgress(Observer):
             self._print(f"  kNN accuracy {self._knn}" + (f", linear probe {_span(linear)}" if linear else ""))
 
     def on_warning(self, message: str) -> None:
+        self.warned |= set() if self._console.quiet else {message}
         self._print(f"warning: {message}", style="yellow")
 
     def close(self) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from rayfed_ssl import plugins
-from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.recipes import Setting, parse_setting
+from rayfed_ssl.config.schema import Config, takes_text
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.engine.local_executor import LocalExecutor
@@ -23,6 +24,7 @@ from rayfed_ssl.engine.start_scores import start_scores
 from rayfed_ssl.engine.virtual_time import attach_schedule
 from rayfed_ssl.export.encoders import export_of, last_encoder
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.privacy.protection import accounted
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
 from rayfed_ssl.records.resuming import (
     check_bits,
@@ -154,6 +156,10 @@ def run(
         with _started(executor, federation, timer) as running:
             # Now: a Ray that fails to start leaves no empty run.
             record = RunRecord.create(target, federation, running.arithmetic())
+            budget = accounted(federation.method)
+            if budget is not None and (message := budget.noise_warning(federation.task)) is not None:
+                record.add_warning(RunWarning("noise", 0, message))
+                observing.on_warning(message)
             with record.locked_states():
                 result = _run(federation, record, None, observing, running, timer, until, finals)
         record.add_seconds(timer.seconds())
@@ -162,7 +168,7 @@ def run(
 
 def resume(
     directory: Path | str,
-    *overrides: str,
+    *overrides: Setting,
     observer: Observer | None = None,
     executor: ExecutorFactory = LocalExecutor,
     round: int | None = None,
@@ -196,7 +202,7 @@ def resume(
         federation.check_ready()
         attach_schedule(federation)
         configured_trackers(federation.config)
-        if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
+        if "engine.checkpoints" in dict(parse_setting(override, takes_text) for override in overrides):
             record.find_states(federation.config.engine.checkpoints)
         with record.locked_states(), _observed(observer, federation, Path(directory), record) as observing:
             state = state_to_resume(record, round)
@@ -312,4 +318,5 @@ def _watch(federation: Federation, record: RunRecord, observer: Observer) -> Run
         record.manifest.warnings,
         federation.share,
         task.objective.num_to_fill / batch,
+        task.objective.enough_steps,
     )

@@ -18,6 +18,9 @@ def absolute(path: Path | str) -> Path:
 AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 """A path that means the same in another directory."""
 
+UserPath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]
+"""A path in which "~" is the user's directory."""
+
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
 """A number in [0, 1]."""
 

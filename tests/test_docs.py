@@ -20,7 +20,8 @@ import yaml
 from typer.testing import CliRunner
 
 from rayfed_ssl import Config
-from rayfed_ssl.config.recipes import apply_override
+from rayfed_ssl.config.recipes import parse_setting, set_value
+from rayfed_ssl.config.schema import takes_text
 from rayfed_ssl.evaluation.registry import PROTOCOLS
 from rayfed_ssl.records.run_record import RunRecord
 from tests.data.pictures import png, write_folder
@@ -201,7 +202,7 @@ def load(words: list[str]) -> None:
 def apply_all(words: list[str]) -> None:
     tree: dict[str, object] = {}
     for word in words:
-        apply_override(tree, word)
+        set_value(tree, *parse_setting(word, takes_text))
 
 
 @pytest.fixture

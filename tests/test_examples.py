@@ -12,11 +12,13 @@ from scipy.stats import spearmanr
 from examples.mechanism_measures import main, rank_correlation, similarities_of
 from examples.my_dataset import Shapes
 from examples.my_objective import DCL, decoupled_loss
+from examples.trimmed_mean import TrimmedMean, trimmed_mean
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.runs import run
 from rayfed_ssl.seeds import generator
-from rayfed_ssl.testing import check_objective
+from rayfed_ssl.testing import LAWS, check_objective, toy_config
+from rayfed_ssl.testing.trial import Trial
 from tests.naive import cosine
 from tests.tensors import EXACT, rows
 
@@ -99,3 +101,21 @@ def test_orchestras_clusters_are_compared_with_classes(tiny: Tiny, tmp_path: Pat
     found = main(["clusters", str(run(config, tmp_path / "run").directory)])
     assert 0.05 < found["adjusted mutual information"] < 1  # of shuffled labels it is within 0.03 of 0
     assert 1 < found["clusters used"] <= 6
+
+
+def test_the_trimmed_mean_leaves_out_extremes_and_holds_what_it_says():
+    stacked = [rows(3, 2, seed) for seed in range(5)]
+    mean = trimmed_mean([{"w": values} for values in stacked], 0.2)["w"]
+    for place in np.ndindex(3, 2):
+        assert float(mean[place]) == pytest.approx(
+            sum(sorted(float(each[place]) for each in stacked)[1:4]) / 3, rel=EXACT
+        )
+    trial = Trial(toy_config(TrimmedMean()))
+    for law in ("uploads_are_not_hoarded", "order_is_irrelevant", "clients_may_drop_out", "sums_alone_decide"):
+        LAWS[law](trial)
+
+
+def test_the_page_names_every_law():
+    page = (Path(__file__).parents[1] / "docs/own-method.md").read_text()
+    for name, law in LAWS.items():
+        assert f"| `{name}` | {law.__doc__.splitlines()[0].rstrip('.')} |" in page

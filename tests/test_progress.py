@@ -4,6 +4,7 @@ import io
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -200,3 +201,25 @@ def test_brackets_and_long_lines_are_printed_as_they_are(
     copytree(recorded[1].directory, directory)
     print_run(summarize(RunRecord.open(directory)), [])
     assert f"record: {directory}" in capsys.readouterr().out
+
+
+def test_a_warning_stands_once_and_with_quiet_in_the_result(recorded: Recorded, capsys) -> None:
+    summary = replace(summarize(recorded[1]), warnings=("it leans", "it fell"))
+    quiet, loud = RunProgress(summary.config, quiet=True), RecordedProgress(summary.config)
+    for progress in (quiet, loud):
+        progress.on_warning("it leans")
+    assert (quiet.warned, loud.warned) == (set(), {"it leans"})
+    print_run(summary, warned=loud.warned)
+    assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == ["warning: it fell"]
+
+
+def test_a_batch_above_all_clients_and_actors_of_no_executor_are_noted(tiny: Tiny) -> None:
+    federation = Federation.open(tiny("fedavg", "training.batch=1000", "engine.actors=100"))
+    progress = RecordedProgress(federation.config, terminal=False)
+    progress.introduce(federation, Path("x"))
+    largest = max(map(len, federation.shards.values()))
+    assert (
+        f"  note: training.batch=1,000 is above the {largest} samples of the largest client\n"
+        in progress.screen.getvalue()
+    )
+    assert "  note: engine.actors=100 has no meaning with engine.executor=local\n" in progress.screen.getvalue()

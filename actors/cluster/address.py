@@ -51,9 +51,7 @@ def resolve_address(address: str) -> str:
         return address
     heads = sorted({node.head for node in local_nodes() if not node.is_private})
     if not heads:
-        raise ClusterError(
-            "no Ray runs on this machine: start one with `ray up cluster.yaml` and run on its head, or leave --address out"
-        )
+        raise ClusterError("no Ray runs on this machine: start one with `ray up cluster.yaml` and run on its head")
     if len(heads) > 1:
         raise ClusterError(
             f"{len(heads)} Rays run on this machine, at {' and '.join(heads)}: choose one with --address"

@@ -32,6 +32,9 @@ START_TIMEOUT = 120.0
 JOIN_TIMEOUT = 25.0
 """Seconds that a running Ray may take to accept this process; it takes less than one, and refuses a token after 20."""
 
+BUSY = 4
+"""Processes that wait for each core from which on a start that failed is put down to the load."""
+
 POLL_INTERVAL = 0.2
 """Seconds between two checks of a start."""
 
@@ -102,7 +105,12 @@ def start(
         if on_ray_death is not None:
             cluster.health.watch(on_ray_death)
         return cluster
-    return _join(address or os.environ["RAY_ADDRESS"], timeout or JOIN_TIMEOUT)
+    named = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else None
+    prefix, remedy = (f"RAY_ADDRESS={named}: ", "unset RAY_ADDRESS") if named else ("", "leave --address out")
+    try:
+        return _join(address or os.environ["RAY_ADDRESS"], timeout or JOIN_TIMEOUT)
+    except ClusterError as error:
+        raise ClusterError(f"{prefix}{error}; {remedy} to start Ray here") from None
 
 
 def start_ahead(num_workers: int) -> None:
@@ -173,10 +181,14 @@ def _finish(start: _Start, timeout: float) -> Cluster:
     """Wait for a private Ray."""
     if reason := _wait(start, timeout):
         assert start.cluster.directory is not None
-        place = start.cluster.directory.path.parent
+        check, load = (
+            f"check space in {start.cluster.directory.path.parent}, memory and `ulimit -u`",
+            os.getloadavg()[0],
+        )
+        if load > BUSY * cores():
+            check = f"the load of this machine is {load:.0f} on {cores()} cores, so try again when it is lower"
         raise ClusterError(
-            f"Ray did not start on this machine ({reason}): check space in {place}, memory and `ulimit -u`; single runs "
-            "need no Ray with engine.executor=local"
+            f"Ray did not start on this machine ({reason}): {check}; single runs need no Ray with engine.executor=local"
         )
     return start.cluster
 
@@ -237,7 +249,7 @@ def _warn_of_clusters() -> None:
     """Warn on a cluster's node without --address: the run would use one machine and leave the others idle."""
     for head in sorted({node.head for node in local_nodes() if node.is_shared}):
         warnings.warn(
-            f"this machine is a node of the Ray at {head}, which this run does not use: --address {head} would",
+            f"this machine is a node of the Ray at {head}, which this run does not use: to use it, add --address {head}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -84,6 +84,23 @@ class Health:
         self._watcher = threading.Thread(target=watch, daemon=True)
         self._watcher.start()
 
+    def watch_head(self, on_death: Callable[[str], None]) -> None:
+        """Call a function as `watch` does once the head of a joined Ray has not answered for several looks.
+
+        It is for a driver that waits inside Ray Tune, which finds out after a minute.
+        """
+        address = ray.get_runtime_context().gcs_address
+
+        def watch() -> None:
+            looks, reason = 0, None
+            while looks < MAX_STOPPED and not self.left.wait(WATCH_INTERVAL):
+                reason = connection_error(address)
+                looks = looks + 1 if reason else 0
+            if not self.left.is_set():
+                on_death(_no_answer(address, reason))
+
+        threading.Thread(target=watch, daemon=True).start()
+
     def kill_stopped(self) -> None:
         """Kill vital processes that a signal has stopped: `ray.shutdown` waits for them without end."""
         for name in self._stopped():
@@ -114,9 +131,7 @@ class Health:
             self.mps.check()
         context = ray.get_runtime_context()
         if reason := connection_error(context.gcs_address):
-            raise ClusterError(
-                f"Ray's head at {context.gcs_address} does not answer ({reason}): start it again, then resume the run"
-            )
+            raise ClusterError(_no_answer(context.gcs_address, reason))
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         if not any(node["Alive"] and node["NodeID"] == context.get_node_id() for node in nodes):
             advice = "see `ray status`" if self.directory is None else "check memory and the load"
@@ -146,6 +161,10 @@ class Health:
 
 def _advice(failure: str) -> str:
     return f"Ray's {failure}: check memory and `ulimit -u` of this machine, then resume the run"
+
+
+def _no_answer(address: str, reason: str | None) -> str:
+    return f"Ray's head at {address} does not answer ({reason}): start it again, then resume the run"
 
 
 def _is_dead(process: psutil.Process) -> bool:

@@ -31,7 +31,7 @@ from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.parquet import rows_of
 from rayfed_ssl.privacy import client_level, secure_sum
 from rayfed_ssl.privacy.secure_sum import SecureSum
-from rayfed_ssl.reading import read_json
+from rayfed_ssl.reading import read_bytes, read_json
 from rayfed_ssl.records.audit_rows import SCHEMA, TABLE, part_of
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.replay import open_run, replay_step
@@ -40,6 +40,9 @@ from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.trees import digest
+
+FAILED = ".failed"
+"""Suffix of the file that says why an attack on a client failed, in place of its rows."""
 
 OTHER_BITS = "audit it on a processor like that of the run, or run again with engine.cpu=portable"
 
@@ -86,10 +89,11 @@ def audit(
         on_client: Called with each.
 
     Returns:
-        The rows of the table, and notes on attacks that do not fit.
+        The rows of the table, and notes on attacks that do not fit or failed.
 
     Raises:
-        ConfigError: An attack does not fit, or the run lacks what it compares with.
+        ConfigError: An attack does not fit, or the run lacks what it compares with; or, when the others are done and in the
+            table, one that was named has failed.
         CheckpointError: The round's states are gone.
     """
     directory = Path(directory)
@@ -98,9 +102,14 @@ def audit(
     plan = make_plan(directory, chosen, required=required, round=round, clients=clients, trust=trust)
     for client_id in (work or attack_clients)(plan.jobs):
         on_client(client_id)
-    rows = [row for file in plan.files for row in read_part(file)]
-    write_table(directory / TABLE, pa.Table.from_pylist(rows, schema=SCHEMA))
-    return rows, plan.notes
+    failed = [file for file in plan.files if not file.exists() and file.with_suffix(FAILED).exists()]
+    failures = dict.fromkeys(read_bytes(file.with_suffix(FAILED)).decode() for file in failed)
+    rows = [row for file in plan.files if file not in failed for row in read_part(file)]
+    if rows:
+        write_table(directory / TABLE, pa.Table.from_pylist(rows, schema=SCHEMA))
+    if failures and (required or not rows):
+        raise ConfigError(*failures)
+    return rows, plan.notes + list(failures)
 
 
 def make_plan(
@@ -294,10 +303,19 @@ def attack_clients(jobs: Sequence[Job]) -> Iterator[int]:
             for name, settings in attacks.items():
                 attack = build(name, settings)
                 seed = derive_seed(seen.seed >> 1, Purpose.AUDIT, participant=crc32(name.encode()))
-                rows, shown = _rows(name, attack, dataclasses.replace(seen, seed=seed, memory=memory), truth)
                 file = part_of(directory, round, client_id, name, settings_text(attack))
                 file.parent.mkdir(exist_ok=True)
-                write_atomically(file, json.dumps({"rows": rows, "pictures": shown}).encode())
+                try:
+                    rows, shown = _rows(name, attack, dataclasses.replace(seen, seed=seed, memory=memory), truth)
+                except (MemoryError, OSError):
+                    raise
+                except Exception as error:  # others go on, whatever an attack meets in an upload
+                    raised = f"attack={name} failed, {type(error).__name__}: {reason(error)}"
+                    file.unlink(missing_ok=True)
+                    why = str(error) if isinstance(error, ConfigError) else raised
+                    write_atomically(file.with_suffix(FAILED), why.encode())
+                else:
+                    write_atomically(file, json.dumps({"rows": rows, "pictures": shown}).encode())
         yield client_id
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 from filelock import FileLock
 
-from rayfed_ssl import plugins
 from rayfed_ssl.config.choices import configured
 from rayfed_ssl.config.recipes import divide_settings
-from rayfed_ssl.config.schema import Config, apply_overrides
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.strict import fields
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.view_recipes import Views
@@ -145,7 +145,7 @@ def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str,
     """Divide settings into those of each protocol and those of the run."""
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
         usual = f": `evaluate RUN` without --protocol measures it, and {', '.join(PROTOCOLS)} are others"
-        hint = usual if unknown[0] == "linear" else nearest(unknown[0], PROTOCOLS)
+        hint = usual if unknown[0] == "linear" else nearest(unknown[0], [*PROTOCOLS, "linear"])
         raise ConfigError(f"unknown protocol {unknown[0]!r}{hint}")
     if len(set(protocols)) < len(protocols):
         raise ConfigError(f"a protocol is named twice: {', '.join(protocols)}")
@@ -159,7 +159,7 @@ def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str,
             raise ConfigError(f"{setting} sets a protocol that is not run: name it with --protocol {first}")
         else:
             own.append(setting)
-    return divide_settings(own, {name: PROTOCOLS[name].settings() for name in protocols}, "protocol"), overrides
+    return divide_settings(own, {name: fields(type(PROTOCOLS[name])) for name in protocols}, "protocol"), overrides
 
 
 def run_of(path: Path) -> Path | None:
@@ -208,9 +208,6 @@ def _open_exported(path: Path, overrides: Sequence[str], trust: bool) -> Subject
         "model": {"encoder": info.architecture, "stem": info.stem},
         "training": {"epochs": 1},
     }
-    typed: dict[str, Any] = {}
-    apply_overrides(typed, overrides)
-    plugins.allow(typed)
     config = Config.load(tree, *overrides, trust=False)
     given = config.model.image_size or config.data.size, config.data.channels, config.model.stem
     if given != (info.size, info.channels, info.stem):

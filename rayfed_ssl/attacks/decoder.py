@@ -5,7 +5,7 @@ black-box setting. Symbols: f the client's model, x auxiliary pictures, z = f(x)
 which minimizes ||g(f(x)) - x||^2; q rows of private samples in the upload.
 
 Deviations:
-- z and q are of unit length, as q is sent.
+- z and q are of unit length, as q is sent. Where q has another width than z, features or pixels take the place of z.
 - g is this project's decoder (`rayfed_ssl/models/decoder.py`), and it learns for a number of steps, not of epochs.
 - No upload says which row is whose. The true picture of a row is the member with the highest cosine to it under f, each
   member of one row at most and all cosines together at their largest. So rows of pictures that the client never had get
@@ -20,11 +20,10 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rayfed_ssl.attacks.attack import Attack, Finding, Pictures, Seen, Truth
-from rayfed_ssl.attacks.matched_representation import private_rows
-from rayfed_ssl.attacks.model_theft import attacked, embed, target_kind
+from rayfed_ssl.attacks.matched_representation import private_rows, rows_like
+from rayfed_ssl.attacks.model_theft import attacked, target_kind
 from rayfed_ssl.attacks.reconstruction import assign, compare, pixels, split_auxiliary
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.draws import draw
@@ -58,19 +57,16 @@ class InverseNetwork(Attack, Validated):
 
     def run(self, seen: Seen, truth: Truth) -> Iterator[Finding | Pictures]:
         """Train g and draw g(q)."""
-        model = attacked(seen)
-
-        def project(images: Tensor) -> Tensor:
-            return F.normalize(embed(seen, model, seen.task.plain(images))[1], dim=1)
-
+        model, rows = attacked(seen), private_rows(seen).to(seen.task.device)
         _, auxiliary = split_auxiliary(seen)
-        inverse = self.train(seen, project(auxiliary.batch(torch.arange(len(auxiliary)))), pixels(seen, auxiliary))
-        rows = private_rows(seen).to(seen.task.device)
+        kinds = rows_like(seen, model, auxiliary, rows.shape[1])
+        alike = max(range(len(kinds)), key=lambda kind: (kinds[kind] @ rows.T).amax(0).mean().item())
+        inverse = self.train(seen, kinds[alike], pixels(seen, auxiliary))
         with torch.no_grad():
             drawn = torch.cat([inverse(part) for part in rows.split(256)])
 
         def choose(samples: Shard) -> tuple[Tensor, Tensor]:
-            return assign(-rows @ project(samples.batch(torch.arange(len(samples)))).T)
+            return assign(-rows @ rows_like(seen, model, samples, rows.shape[1])[alike].T)
 
         yield from compare(seen, drawn, choose, truth)
 

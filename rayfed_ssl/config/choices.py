@@ -153,7 +153,7 @@ def _section(name: str, function: Callable[..., Any]) -> type[Section]:
     parameters = {
         key: (hints.get(key, Any), ... if parameter.default is parameter.empty else parameter.default)
         for key, parameter in inspect.signature(function).parameters.items()
-        if key not in GIVEN
+        if key not in GIVEN and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
     section: type[Section] = create_model(
         plugins.short(name), __base__=Section, __doc__=function.__doc__, name=(Literal[name], name), **parameters

@@ -1,15 +1,22 @@
 """Recipes: YAML files with the keys of a configuration, and the overrides that change them."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
+from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError, nearest, reason
 from rayfed_ssl.reading import MAX_YAML, MAX_YAML_VALUES, check_plain, read_bytes
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 
 def shipped_names(package: str) -> list[str]:
@@ -23,21 +30,48 @@ def shipped_text(package: str, name: str) -> str:
     return resources.files(package).joinpath(f"{name}.yaml").read_text()
 
 
+TakesText: TypeAlias = Callable[[str], bool]
+"""Whether a value is text or a path, by its dotted key: `schema.takes_text`, or `never` where torch is not imported yet."""
+
+
+def never(key: str) -> bool:
+    """No value is known to be text."""
+    return False
+
+
 def read_shipped(
-    kind: str, package: str, name: str, hint: Callable[[str, Iterable[str]], str] = nearest
+    kind: str,
+    package: str,
+    name: str,
+    takes_text: TakesText,
+    hint: Callable[[str, Iterable[str]], str] = nearest,
 ) -> dict[str, Any]:
     """Read a file of a kind as plain data, one that lies in a package by name or another by its path.
+
+    Values that take text stay what is written, as 001 or 2024-11-27.
 
     Raises:
         ConfigError: There is none, with a `hint` at a name that there is, or it is no mapping in YAML.
     """
     if Path(name).suffix in (".yaml", ".yml"):
-        return _read_yaml(Path(name), kind)
+        return _read_yaml(Path(name), kind, takes_text)
     names = shipped_names(package)
     if name not in names:
-        raise ConfigError(f"there is no {kind} {name!r}{hint(name, names)}")
+        raise ConfigError(f"there is no {kind} {name!r}{_command_for(Path(name)) or hint(name, names)}")
     tree: dict[str, Any] = plain_data(shipped_text(package, name))
     return tree
+
+
+def _command_for(directory: Path) -> str:
+    """Say what is to be done with a directory that stands where a file is expected; empty for anything else."""
+    if not directory.is_dir():
+        return ""
+    path = shlex.quote(str(directory))
+    if (directory / "run.json").is_file():
+        return f": it is a run, whose recipe is {path}/config.yaml; `rayfed-ssl resume {path}` goes on with it"
+    if (directory / "study.json").is_file():
+        return f": it is a study, with which `rayfed-ssl sweep --resume {path}` goes on"
+    return f": it is a directory; of pictures, put a recipe before it: fedsimclr data.name=folder data.path={path}"
 
 
 def recipe_names() -> list[str]:
@@ -75,22 +109,45 @@ _Loader.add_implicit_resolver(  # as in YAML 1.2: PyYAML reads 1e-3 as a string
 )
 
 
-def plain_data(text: str) -> Any:
+def plain_data(text: str, takes_text: TakesText = never) -> Any:
     """Read YAML as plain data; a `yaml.YAMLError` if it is none, has a key twice, or is larger than `reading` allows."""
+    loader = _Loader(text)
     try:
-        return check_plain(yaml.load(text, _Loader))
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _keep_text(root, "", takes_text, set())
+        return check_plain(loader.construct_document(root))
     except (AttributeError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise yaml.YAMLError(str(error)) from None  # what PyYAML's constructors raise for a 13th month and the like
 
 
+def _keep_text(node: yaml.Node, key: str, takes_text: TakesText, seen: set[int]) -> None:
+    """Take scalars without quotes for text where their key does; each node once, as aliases share them."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            _keep_text(value, f"{key}.{name.value}".lstrip("."), takes_text, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _keep_text(value, key, takes_text, seen)
+    elif node.tag not in ("tag:yaml.org,2002:null", _TEXT) and takes_text(key):
+        node.tag = _TEXT
+
+
+_TEXT = "tag:yaml.org,2002:str"
+
+
 def divide_settings(
-    settings: Sequence[str], known: Mapping[str, Collection[str]], what: str
+    settings: Sequence[str], known: Mapping[str, Mapping[str, "FieldInfo"]], what: str
 ) -> dict[str, dict[str, Any]]:
     """Divide settings among parts of a kind: "key=value" is of all that have it, "NAME.key=value" of one.
 
     Args:
-        settings: As they are typed; what is no YAML is text.
-        known: Each part's settings.
+        settings: As they are typed.
+        known: Each part's settings, with their types.
         what: The kind, for messages.
 
     Raises:
@@ -104,18 +161,21 @@ def divide_settings(
         ]
         if not takers:
             raise ConfigError(f"no {what} here has a setting {key!r}{nearest(key, set().union(*known.values()))}")
-        try:
-            value = plain_data(text)
-        except yaml.YAMLError:
-            value = text
         for name in takers:
-            divided[name][key.removeprefix(f"{name}.")] = value
+            own = key.removeprefix(f"{name}.")
+            divided[name][own] = read_value(own, text, partial(_is_text, known[name]))
     return divided
 
 
-def read_recipe(source: str | Path) -> dict[str, Any]:
+def _is_text(known: Mapping[str, "FieldInfo"], key: str) -> bool:
+    from rayfed_ssl.config.strict import is_text_type
+
+    return key in known and is_text_type(known[key].annotation)
+
+
+def read_recipe(source: str | Path, takes_text: TakesText) -> dict[str, Any]:
     """Read a recipe file, or one that comes with the package, as plain data without dotted keys."""
-    return _nested(read_shipped("recipe", "rayfed_ssl.recipes", str(source), suggestion), str(source))
+    return _nested(read_shipped("recipe", "rayfed_ssl.recipes", str(source), takes_text, suggestion), str(source))
 
 
 def suggestion(name: str, choices: Iterable[str], kind: str = "") -> str:
@@ -131,17 +191,20 @@ def suggestion(name: str, choices: Iterable[str], kind: str = "") -> str:
     return nearest(name, choices)
 
 
-def _read_yaml(path: Path, kind: str) -> dict[str, Any]:
+def _read_yaml(path: Path, kind: str, takes_text: TakesText) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"there is no {kind} file {path}: give a path that exists, or a name from `list {kind}s`")
     try:
-        tree = plain_data(read_bytes(path, MAX_YAML).decode())
+        tree = plain_data(read_bytes(path, MAX_YAML).decode(), takes_text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the {kind} {path} ({reason(error)}): it must be a YAML text") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {reason(error)}") from None
+    if tree is None:
+        raise ConfigError(f"{path} is empty: write keys and values into it, or take a {kind} from `list {kind}s`")
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} must hold keys and values, got {type(tree).__name__}")
+    plugins.note(tree, path)
     return tree
 
 
@@ -184,23 +247,39 @@ LENGTHS = frozenset({"training.epochs", "training.total_epochs", "training.total
 """One of them is the length of local training, and another one takes its place."""
 
 
-def apply_override(tree: dict[str, Any], override: str) -> None:
-    """Apply "a.b=value" in place; a bare value for a section ("method=fedavg") replaces the section."""
-    key, equals, text = override.partition("=")
+Setting: TypeAlias = str | tuple[str, Any]
+"""A user's "key=value", or the pair that it means."""
+
+
+def parse_setting(setting: Setting, takes_text: TakesText) -> tuple[str, Any]:
+    """Divide "a.b=value" into its key and its value; a ConfigError where it has another form."""
+    if not isinstance(setting, str):
+        return setting
+    key, equals, text = setting.partition("=")
     if not equals or not key:
-        raise ConfigError(f"a setting looks like key=value, got {override!r}; one recipe may come before all settings")
+        raise ConfigError(f"a setting looks like key=value, got {setting!r}; one recipe may come before all settings")
     if " " in key.strip():
         raise ConfigError(
-            f"{override!r} has a space before its '=': write the recipe and each setting as a word of its own"
+            f"{setting!r} has a space before its '=': write the recipe and each setting as a word of its own"
         )
+    return key, read_value(key, text, takes_text)
+
+
+def read_value(key: str, text: str, takes_text: TakesText) -> Any:
+    """Read a value as it is typed: of a key that takes text, the text itself, else YAML; "" and "null" are None."""
     try:
         value = plain_data(text)
-    except yaml.constructor.ConstructorError as error:
-        raise ConfigError(f"{key} cannot be read: {error.problem}, got {text}") from None
-    except yaml.YAMLError:
-        value = text
+    except yaml.YAMLError as error:
+        if isinstance(error, yaml.constructor.ConstructorError) and not takes_text(key):
+            raise ConfigError(f"{key} cannot be read: {error.problem}, got {text}") from None
+        return text
+    return value if text in ("", "null") or value == text or not takes_text(key) else text
+
+
+def set_value(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set "a.b" in place; a bare value for a section ("method" to "fedavg") replaces the section."""
     *parents, last = key.split(".")
-    _section(tree, parents, key)[last] = value
+    _section(tree, parents, key)[last] = deepcopy(value)
     if key in LENGTHS and value is not None:
         for other in LENGTHS - {key}:
             tree["training"].pop(other.partition(".")[2], None)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from rayfed_ssl.config.choices import (
     plain,
 )
 from rayfed_ssl.config.privacy import Privacy
-from rayfed_ssl.config.recipes import LENGTHS, SCALAR_MEANS, apply_override, flatten, read_recipe
+from rayfed_ssl.config.recipes import LENGTHS, SCALAR_MEANS, Setting, flatten, parse_setting, read_recipe, set_value
 from rayfed_ssl.config.sections import Clients, Clock, Data, Engine, Evaluation, ModelChoice, Training
-from rayfed_ssl.config.strict import explain, fields
+from rayfed_ssl.config.strict import explain, fields, is_text
 from rayfed_ssl.data.torch_datasets import keep
-from rayfed_ssl.errors import ConfigError, is_utf8
+from rayfed_ssl.errors import ConfigError, is_utf8, nearest
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.libraries import is_library
 
 
@@ -56,32 +58,42 @@ class Config(Section):
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
 
+    @cached_property
+    def recipe(self) -> str:
+        """The name of the recipe that it was loaded from, or ""; no setting, so that it does not count in comparisons."""
+        return ""
+
     @classmethod
     def load(
         cls,
         source: "str | Path | Mapping[str, Any]" = "digits",
-        *overrides: str,
+        *overrides: Setting,
         trust: bool = True,
         data: Any = None,
+        recipe: str = "",
     ) -> "Config":
-        """Read a recipe by name, by file or as a dict, and apply overrides such as "method.mu=0.1".
+        """Read a recipe by name, by file or as a dict, and apply overrides: "method.mu=0.1" or ("method.mu", 0.1).
 
         `data` is a torch `Dataset` of images in place of the recipe's, or a pair of one to train on and one to test on.
-        Without `trust`, a `module:name` that was not allowed before is an error and not imported. Errors have one line per
-        mistake.
+        Without `trust`, a `module:name` that neither an override names nor anybody allowed before is an error and not
+        imported. `recipe` is the name of a dict's. Errors have one line per mistake.
         """
-        if isinstance(source, Mapping):
-            tree = json.loads(json.dumps(dict(source), default=plain))
-        else:
-            tree = read_recipe(source)
-            plugins.note(tree, source)
-        apply_overrides(tree, overrides)
+        tree = (
+            json.loads(json.dumps(dict(source), default=plain))
+            if isinstance(source, Mapping)
+            else read_recipe(source, takes_text)
+        )
+        settings = [parse_setting(override, takes_text) for override in overrides]
+        apply_overrides(tree, settings)
         if trust:
             plugins.allow(tree)
+        else:
+            allow_typed(overrides)
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
         config = validate(tree)
-        if tree.get("rounds", config.rounds) != config.rounds and any(o.startswith("rounds=") for o in overrides):
+        vars(config)["recipe"] = recipe or ("" if isinstance(source, Mapping) else Path(source).stem)
+        if tree.get("rounds", config.rounds) != config.rounds and "rounds" in dict(settings):
             raise ConfigError(
                 f"{config.method_name} stands for rounds={config.rounds}, got rounds={tree['rounds']}: remove it"
             )
@@ -90,7 +102,7 @@ class Config(Section):
     @classmethod
     def describe(cls, file: Path) -> "Config":
         """Read a run's configuration to show it: what it names outside this package is `Foreign` and not imported."""
-        return validate(read_recipe(file), foreign=True)
+        return validate(read_recipe(file, takes_text), foreign=True)
 
     @property
     def epochs(self) -> int:
@@ -129,6 +141,13 @@ class Config(Section):
         return flatten(self.dump())
 
 
+@cache
+def takes_text(key: str) -> bool:
+    """Whether a setting is text or a path by its type, or ends in one that is, as in a study."""
+    parts = key.split(".")
+    return is_text(Config, parts) or any(is_text(Config, parts[start:]) for start in range(1, len(parts) - 1))
+
+
 def validate(tree: Mapping[str, Any], *, foreign: bool = False) -> Config:
     """Check plain data and fill in defaults; names that are not known or allowed are `Foreign`, if asked for."""
     sections = {name for name in Config.model_fields if name not in ("seed", "rounds", "public")}
@@ -154,20 +173,27 @@ def validate(tree: Mapping[str, Any], *, foreign: bool = False) -> Config:
     return config
 
 
-def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> None:
+def apply_overrides(tree: dict[str, Any], overrides: Sequence[Setting]) -> None:
     """Apply a user's settings in place, in their order."""
-    lengths = dict.fromkeys(key for key, _, value in (item.partition("=") for item in overrides) if value != "null")
-    if len(typed := [key for key in lengths if key in LENGTHS]) > 1:
+    settings = [parse_setting(override, takes_text) for override in overrides]
+    typed = [key for key, value in dict(settings).items() if key in LENGTHS and value is not None]
+    if len(typed) > 1:
         raise ConfigError(f"{' and '.join(typed)} are lengths of local training, each in place of the other: set one")
-    for override in overrides:
-        _switch(tree, override)
-    for override in overrides:
-        apply_override(tree, override)
+    for key, value in settings:
+        _switch(tree, key, value)
+    for key, value in settings:
+        set_value(tree, key, value)
 
 
-def _switch(tree: dict[str, Any], override: str) -> None:
+def allow_typed(overrides: Sequence[Setting]) -> None:
+    """Let what a user's settings name be imported from now on in this process."""
+    typed: dict[str, Any] = {}
+    apply_overrides(typed, overrides)
+    plugins.allow(typed)
+
+
+def _switch(tree: dict[str, Any], key: str, name: Any) -> None:
     """Where an override names another kind, as partition.name=iid does, drop the recipe's fields that it lacks."""
-    key, _, name = override.partition("=")
     *parents, last = key.split(".")
     choices = {"method": METHOD, "objective": OBJECTIVE, "partition": PARTITION, "training.optimizer": OPTIMIZER}
     choices |= {"clock.devices": CLOCK_DEVICES, "clock.policy": CLOCK_POLICY}
@@ -200,6 +226,10 @@ def _check_allowed(config: Config) -> None:
     for kind, name in (*others, *(("encoder", encoder) for encoder in encoders)):
         if ":" in name and not is_library(name):
             plugins.check_allowed(kind, name)
+    for name in encoders:
+        if ":" not in name and name not in (known := plugins.names("encoder", ENCODERS)):
+            key = "model.encoder" if name == config.model.encoder else "clients.models"
+            raise ConfigError(f"{key}: unknown encoder {name!r}{nearest(name, known)}")
 
 
 def _check_epochs(config: Config) -> None:

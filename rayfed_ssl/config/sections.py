@@ -1,6 +1,6 @@
 """The sections of a run's configuration: every key, its default, its range and its meaning."""
 
-from pathlib import Path
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -15,7 +15,7 @@ from rayfed_ssl.evaluation.protocols import Vote
 from rayfed_ssl.evaluation.registry import Protocol
 from rayfed_ssl.models.libraries import is_library
 from rayfed_ssl.training.optimizers import Adam
-from rayfed_ssl.validation import AbsolutePath, absolute
+from rayfed_ssl.validation import AbsolutePath, UserPath, absolute
 
 
 class Data(Section):
@@ -23,7 +23,7 @@ class Data(Section):
 
     name: str
     """One of `rayfed-ssl list datasets`, `torchvision:Class`, or `module:Class` of a torch Dataset that gives images."""
-    path: Path | None = None
+    path: UserPath | None = None
     """Directory of the files, where the dataset needs one or they do not lie in the default place; for hub also
     owner/name.
     """
@@ -51,6 +51,10 @@ class Data(Section):
     """Whether torchvision may fetch missing files."""
     on_bad: Literal["error", "skip"] = "error"
     """What unreadable image files do: stop the run ("error") or be left out with a report ("skip")."""
+    white: int | None = Field(None, ge=1, le=65535, exclude_if=lambda white: white is None)
+    """Value of the pictures' pixels that becomes white, as 4095 where 12 bits lie in 16; None takes the largest of their
+    8 or 16 bits.
+    """
     max_pixels: int = Field(MAX_PIXELS, ge=1, le=MOST_PIXELS)
     """Of a picture; a larger one is unreadable and not decoded. Pillow opens none of more than 178,956,970."""
 
@@ -279,7 +283,7 @@ class Engine(Section):
     """Seconds after which the clients of a round that are not done are dropped; None waits for all."""
     quorum: float = Field(0.5, gt=0, le=1)
     """Part of a cohort that must deliver, or the round fails."""
-    checkpoints: str | None = None
+    checkpoints: Annotated[str, AfterValidator(os.path.expanduser)] | None = None
     """Directory or s3:// address for states, which all machines must reach; None means the run's own."""
     shared: AbsolutePath | None = None
     """Directory, which all machines must reach, for what the server trains before round 1: runs that begin alike, as

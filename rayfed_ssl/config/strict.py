@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, TypeVar, get_args
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -106,6 +108,28 @@ def fields(model: Any) -> dict[str, FieldInfo]:
             for field in dataclasses.fields(model)
         }
     return {field.alias or name: field for name, field in getattr(model, "model_fields", {}).items()}
+
+
+def is_text(model: type, key: Sequence[str]) -> bool:
+    """Whether all that stands at a key of a model is text or a path, or None."""
+    *parents, last = key
+    models = [model]
+    for part in parents:
+        models = [inner for owner in models if part in fields(owner) for inner in _models_in(fields(owner)[part])]
+    found = [fields(owner)[last].annotation for owner in models if last in fields(owner)]
+    return bool(found) and all(map(is_text_type, found))
+
+
+def is_text_type(annotation: Any) -> bool:
+    """Whether values of a type are text or paths, or None."""
+    kind, arguments = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return is_text_type(arguments[0])
+    if kind is Literal:
+        return all(isinstance(value, str) for value in arguments)
+    if kind in (Union, UnionType):
+        return all(is_text_type(argument) for argument in arguments if argument is not type(None))
+    return annotation in (str, Path)
 
 
 def _models_in(field: FieldInfo) -> list[type]:

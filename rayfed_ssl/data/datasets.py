@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,14 +21,23 @@ import numpy as np
 import platformdirs
 
 from rayfed_ssl import formats, plugins
-from rayfed_ssl.data.decoding import MAX_PIXELS, WINDOW, OnBad, Source, Split, all_gray, decode
-from rayfed_ssl.data.folders import ANNOTATIONS, PICTURE_SUFFIXES, by_class, check_nesting
+from rayfed_ssl.data.decoding import MAX_PIXELS, WINDOW, OnBad, Source, Split, all_gray, decode, picture_suffixes
+from rayfed_ssl.data.folders import (
+    ANNOTATIONS,
+    METADATA,
+    Passed,
+    by_class,
+    check_nesting,
+    metadata_column,
+    pass_over,
+    passed_over,
+)
 from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, ImageSet, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
 from rayfed_ssl.data.tables import NO_COLUMNS, TEST_NAMES, TRAIN_NAMES, Columns, find_parquet
 from rayfed_ssl.data.torch_datasets import check_torch, find_torch, find_torchvision, find_vision, vision_names
-from rayfed_ssl.errors import nearest
+from rayfed_ssl.errors import nearest, printable
 from rayfed_ssl.resources import free_memory
 
 
@@ -69,6 +79,7 @@ def open_dataset(
     download: bool = False,
     on_bad: OnBad = "error",
     max_pixels: int = MAX_PIXELS,
+    white: int | None = None,
     image: str | None = None,
     label: str | None = None,
     group: str | None = None,
@@ -89,6 +100,7 @@ def open_dataset(
     settings: dict[str, Any] = {"name": name, "size": size, "channels": channels, "on_bad": on_bad}
     settings |= {"train_limit": train_limit, "test_limit": test_limit}
     settings |= {} if max_pixels == MAX_PIXELS else {"max_pixels": max_pixels}
+    settings |= {} if white is None else {"white": white}
     settings |= {} if source.has_test else {"test_fraction": test_fraction}
     settings |= {} if validation is None else {"validation": validation}
     settings |= {"seed": seed} if not source.has_test or train_limit or test_limit or validation else {}
@@ -106,14 +118,14 @@ def open_dataset(
     with lock:
         with suppress(ValueError):
             return open_store(store, source.notes)  # another process has just written it
-        train, test, classes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
+        train, test, classes, notes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
         channels = channels or info.channels or (1 if all_gray(train) and all_gray(test) else 3)
         if side := size or info.size:
             _check_room(len(train.labels) + len(test.labels), side, channels, store.parent)
             if on_planned:
                 blank = [_blank(split, classes, (channels, side, side)) for split in (train, test)]
                 on_planned(Dataset(name, blank[0], blank[1], fingerprint=""))
-        convert = partial(decode, size=size, channels=channels, on_bad=on_bad, max_pixels=max_pixels)
+        convert = partial(decode, size=size, channels=channels, on_bad=on_bad, max_pixels=max_pixels, white=white)
         report = on_progress or (lambda split, done, total, num_bytes: None)
         write_store(
             store,
@@ -122,6 +134,7 @@ def open_dataset(
             train=convert(train, on_progress=partial(report, "train")),
             test=convert(test, on_progress=partial(report, "test")),
             has_test=source.has_test,
+            notes=notes,
         )
         return open_store(store, source.notes)
 
@@ -146,18 +159,21 @@ def _suggestion(name: str, choices: list[str]) -> str:
 
 def _read(
     source: Source, test_fraction: float, limits: tuple[int | None, int | None], validation: float | None, seed: int
-) -> tuple[Split, Split, tuple[str, ...]]:
+) -> tuple[Split, Split, tuple[str, ...], tuple[str, ...]]:
+    """Read labels, choose samples, and give the classes and notes on samples that are not taken."""
     train, test, classes = source.read()
+    notes: tuple[str, ...] = ()
     if test is None:
         train, test = _hold_out(train, test_fraction, seed)
-    elif (test.labels >= 0).any():
-        test = test.select(np.flatnonzero(test.labels >= 0))
+    elif (labeled := test.labels >= 0).any() and not labeled.all():
+        notes = (f"passed over: {(~labeled).sum():,} test samples without a label",)
+        test = test.select(np.flatnonzero(labeled))
     # Two seeds for two subsets: one seed would pick the same row numbers in both splits.
     train = train.select(random_rows(len(train.labels), limits[0], seed))
     if validation is not None:
         train, test = _hold_out(train, validation, seed + 2)
     test = test.select(random_rows(len(test.labels), limits[1], seed + 1))
-    return train, test, classes
+    return train, test, classes, notes
 
 
 def _check_room(num_pictures: int, side: int, channels: int, directory: Path) -> None:
@@ -243,44 +259,70 @@ def _find_store(path: Path, download: bool) -> Source:
     return Source((path / "header.json",), lambda: (train, test, stored.train.classes), has_test=True)
 
 
-def _find_folder(path: Path, download: bool) -> Source:
+def _find_folder(path: Path, download: bool, columns: Columns) -> Source:
     """Find pictures in one directory per class, under train and test or val, or all in one place.
 
-    The names of splits count in any case where no other directory is there: a class may be called Train.
+    The names of splits count in any case where no other directory is there: a class may be called Train. A column is one
+    of metadata.csv, beside the training pictures' classes or the splits.
     """
+    if columns != Columns(group=columns.group):
+        raise ValueError("data.image and data.label name columns of tables, and a folder's classes are directories")
     folders = (folder for folder in sorted(path.glob("*/"), reverse=True) if not folder.name.startswith("."))
     named, root = {folder.name.lower(): folder for folder in folders}, path / "train"
     if not root.is_dir():
         are_splits = named.keys() <= {*TRAIN_NAMES, *TEST_NAMES}
         root = next((named[name] for name in TRAIN_NAMES if are_splits and name in named), path)
     tests = [named[name] for name in TEST_NAMES if name in named and root != path]
-    train = by_class(root)
+    passed: Passed = Counter()
+    train = by_class(root, passed)
     classes = tuple(sorted({name for name, _ in train}))
     if not train:
         raise ValueError(
-            f"no pictures in class directories of {root} ({', '.join(PICTURE_SUFFIXES)}): set data.path to a directory "
-            "with train/<class>/ and test/<class>/, or with <class>/"
+            f"no pictures in class directories of {root} ({', '.join(picture_suffixes())}): set data.path to a directory "
+            f"with train/<class>/ and test/<class>/, or with <class>/{'; '.join(['', *passed_over(passed)])}"
         )
     notes = check_nesting(root, train)
     test: list[tuple[str, Path]] = []
     for folder in tests:
-        samples = by_class(folder)
+        skipped: Passed = Counter()
+        samples = by_class(folder, skipped)
         labels = {label for label, _ in samples}
         # Tiny-ImageNet's test/images has no labels; its val is the test set.
-        if labels == {"images"} and "images" not in classes:
+        if test or (labels == {"images"} and "images" not in classes):
+            unused = f"in {printable(folder.name)}, which is not used"
+            passed[f"picture {unused}", f"pictures {unused}"] += len(samples)
             continue
         if unknown := labels - set(classes):
             raise ValueError(f"{folder} has the class {min(unknown)}, which {root} has not: add or remove it")
-        test = test or samples
+        test, passed = samples, passed + skipped
+    if root != path:
+        for entry in sorted(path.iterdir()):
+            if entry.name.startswith("."):
+                passed["hidden file or directory", "hidden files and directories"] += 1
+            elif not entry.is_dir():
+                pass_over(passed, entry.name)
+            elif entry not in (root, *tests):
+                passed[f"directory beside {root.name}", f"directories beside {root.name}"] += 1
     number = {name: index for index, name in enumerate(classes)}
 
-    def split(samples: list[tuple[str, Path]]) -> Split:
+    table = next((file for each in (root, path) if (file := each / METADATA).is_file()), root / METADATA)
+    group = columns.group
+    groups = None if group is None else metadata_column(table, [file for _, file in train], group)
+
+    def split(samples: list[tuple[str, Path]], groups: np.ndarray | None = None) -> Split:
         labels = np.array([number[name] for name, _ in samples], np.int64)
-        return Split(labels, lambda rows: ((str(samples[row][1]), samples[row][1]) for row in rows))
+        return Split(labels, lambda rows: ((str(samples[row][1]), samples[row][1]) for row in rows), groups)
 
     annotations = [file for each in (root, *tests) if (file := each / ANNOTATIONS).is_file()]
+    annotations += [] if groups is None else [table]
+    passed["file .csv", "files .csv"] -= groups is not None
     files = (*(file for _, file in train + test), *annotations)
-    return Source(files, lambda: (split(train), split(test) if test else None, classes), bool(test), notes)
+    return Source(
+        files,
+        lambda: (split(train, groups), split(test) if test else None, classes),
+        bool(test),
+        notes + passed_over(passed),
+    )
 
 
 def _vision(
@@ -313,6 +355,6 @@ DATASETS: dict[str, DatasetInfo] = {
         has_columns=True,
         is_remote=True,
     ),
-    "folder": DatasetInfo("pictures in one directory per class", _find_folder, needs_path=True),
+    "folder": DatasetInfo("pictures in one directory per class", _find_folder, needs_path=True, has_columns=True),
     "store": DatasetInfo("a torch Dataset that Python has given, as `keep` stored it", _find_store, needs_path=True),
 }

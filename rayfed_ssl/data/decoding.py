@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rayfed_ssl.data.image_store import Block
 from rayfed_ssl.errors import printable, reason
+from rayfed_ssl.file_kinds import file_seems, seems
 from rayfed_ssl.reading import open_regular
 
 Picture = np.ndarray | bytes | Path
@@ -27,8 +28,11 @@ Picture = np.ndarray | bytes | Path
 
 OnBad = Literal["error", "skip"]
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 """What pictures are opened as: of other kinds, Pillow would start Ghostscript for one."""
+
+DIM = 16
+"""Pictures whose largest and smallest of 256 values differ by less are dim."""
 
 MAX_PIXELS = 64_000_000
 """Of a picture; decoded they take 256 MB."""
@@ -85,6 +89,12 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
+@cache
+def picture_suffixes() -> tuple[str, ...]:
+    """List the suffixes of files that Pillow opens as one of `FORMATS`."""
+    return tuple(sorted(suffix for suffix, kind in Image.registered_extensions().items() if kind in FORMATS))
+
+
 def decode(
     split: Split,
     *,
@@ -92,6 +102,7 @@ def decode(
     channels: int,
     on_bad: OnBad = "error",
     max_pixels: int = MAX_PIXELS,
+    white: int | None = None,
     on_progress: Callable[[int, int, int], None] | None = None,
 ) -> Iterator[Block]:
     """Decode a split in order, in parallel, a bounded number of pictures at a time.
@@ -102,7 +113,7 @@ def decode(
     total, done, num_bytes, shape = len(split.labels), 0, 0, None
     bad: list[str] = []
     pictures = split.read(np.arange(total))
-    convert = partial(_decoded, size=size, channels=channels, max_pixels=max_pixels)
+    convert = partial(_decoded, size=size, channels=channels, max_pixels=max_pixels, white=white)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while window := list(itertools.islice(pictures, WINDOW)):
             results = list(pool.map(convert, window))
@@ -122,7 +133,10 @@ def decode(
             num_bytes += sum(picture.nbytes for picture in pixels)
             readable = [not isinstance(result, str) for result in results]
             kept = None if groups is None else groups[readable]
-            yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures, kept)
+            named = zip(window, results, strict=True)
+            dim = [picture for (_, picture), result in named if not isinstance(result, str) and np.ptp(result) < DIM]
+            stacked = np.stack(pixels) if pixels else _NO_PIXELS
+            yield Block(stacked, labels[readable], failures, kept, tuple(map(_values, dim)))
             if on_progress:
                 on_progress(done, total, num_bytes)
     if bad and on_bad == "error":
@@ -130,16 +144,20 @@ def decode(
         raise ValueError(f"{len(bad)} of {total} pictures are unreadable: {first}: repair them or set data.on_bad=skip")
 
 
-def to_pixels(picture: Picture, *, size: int | None, channels: int, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+def to_pixels(
+    picture: Picture, *, size: int | None, channels: int, max_pixels: int = MAX_PIXELS, white: int | None = None
+) -> np.ndarray:
     """Turn one picture into uint8 [C, H, W].
 
-    With a size, the largest centered square is resized with PIL's antialiased bilinear filter. Palettes become colors and
-    transparency is dropped. An encoded picture is turned as its EXIF orientation says.
+    The value `white` becomes 255; None takes the largest of 8 or 16 bits. With a size, the largest centered square is
+    resized with PIL's antialiased bilinear filter. Palettes become colors and transparency is dropped. An encoded picture
+    is turned as its EXIF orientation says.
 
     Raises:
         ValueError: It has more pixels than `max_pixels`; it is not decoded.
     """
     if isinstance(picture, np.ndarray):
+        picture = picture if white is None else _scaled(picture, white)
         if len(picture) == channels and (size is None or picture.shape[1:] == (size, size)):
             return picture
         array = picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
@@ -147,7 +165,7 @@ def to_pixels(picture: Picture, *, size: int | None, channels: int, max_pixels: 
     with opened as image:
         if not isinstance(picture, np.ndarray):
             ImageOps.exif_transpose(image, in_place=True)
-        converted = in_channels(image, channels)
+        converted = in_channels(image, channels, None if isinstance(picture, np.ndarray) else white)
         if size is not None:
             converted = ImageOps.fit(converted, (size, size), Image.Resampling.BILINEAR)
         pixels = np.asarray(converted)
@@ -164,7 +182,7 @@ def _is_gray(picture: Picture) -> bool:
         return len(picture) == 1
     try:
         with _open(picture) as image:
-            return image.mode in _GRAY_MODES or image.mode.startswith("I;16")
+            return image.mode in _GRAY_MODES or _has_16_bits(image)
     except Exception:  # decode() reports unreadable pictures; here they have no say
         return True
 
@@ -181,16 +199,42 @@ def _open(picture: bytes | Path, max_pixels: int = MOST_PIXELS) -> Iterator[Imag
         yield image
 
 
-def in_channels(image: Image.Image, channels: int) -> Image.Image:
-    """Convert a picture to 8 bits and 1 or 3 channels; ValueError for pixels of neither 8 nor 16 bits."""
-    if image.mode.startswith("I;16"):
+def in_channels(image: Image.Image, channels: int, white: int | None = None) -> Image.Image:
+    """Convert a picture to 8 bits and 1 or 3 channels; ValueError for pixels of neither 8 nor 16 bits.
+
+    The value `white` becomes 255; None takes the largest.
+    """
+    if _has_16_bits(image):
         # PIL's own conversion clips 16-bit values at 255 instead of scaling them.
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        values = np.asarray(image)
+        image = Image.fromarray((values >> 8).astype(np.uint8) if white is None else _scaled(values, white))
+        white = None
     if image.mode in ("I", "F"):
         raise ValueError(f"its pixels ({image.mode}) have neither 8 nor 16 bits")
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")
-    return image.convert("RGB" if channels == 3 else "L")
+    image = image.convert("RGB" if channels == 3 else "L")
+    return image if white is None else Image.fromarray(_scaled(np.asarray(image), white))
+
+
+def _has_16_bits(image: Image.Image) -> bool:
+    """Whether values run to 65,535: Pillow scales those of a PGM of more than 8 bits to it."""
+    return image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
+
+
+def _scaled(values: np.ndarray, white: int) -> np.ndarray:
+    """Scale values so that `white` becomes 255, and clip larger ones."""
+    scaled: np.ndarray = np.rint(np.minimum(values, white) * (255 / white)).astype(np.uint8)
+    return scaled
+
+
+def _values(picture: Picture) -> tuple[int, int]:
+    """Give the smallest and the largest value of a picture as it is stored."""
+    if isinstance(picture, np.ndarray):
+        return int(picture.min()), int(picture.max())
+    with _open(picture) as image:
+        values = np.asarray(image)
+    return int(values.min()), int(values.max())
 
 
 def _decoded(item: tuple[str, Picture], **settings: Any) -> np.ndarray | str:
@@ -199,7 +243,8 @@ def _decoded(item: tuple[str, Picture], **settings: Any) -> np.ndarray | str:
     try:
         return to_pixels(picture, **settings)
     except Exception as error:  # PIL's plug-ins raise whatever their parsers meet, as SyntaxError or struct.error
-        other_kind = f"not a picture of the kinds {', '.join(FORMATS)}"
+        kind = file_seems(picture) if isinstance(picture, Path) else seems(bytes(picture))
+        other_kind = kind or f"not a picture of the kinds {', '.join(FORMATS)}"
         why = other_kind if isinstance(error, UnidentifiedImageError) else reason(error) or type(error).__name__
         return printable(f"{name} ({why})")
 

@@ -1,26 +1,52 @@
 """Pictures in directories: which files there are, and of which class each is."""
 
+import csv
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
+from rayfed_ssl.data.decoding import picture_suffixes
+from rayfed_ssl.errors import printable
 from rayfed_ssl.reading import read_bytes
 
-PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+ANNOTATIONS, METADATA = "val_annotations.txt", "metadata.csv"
 
-ANNOTATIONS = "val_annotations.txt"
+Passed = Counter[tuple[str, str]]
+"""How many files or directories were not taken, by what they are, singular and plural."""
 
 
-def by_class(root: Path) -> list[tuple[str, Path]]:
+def passed_over(passed: Passed) -> tuple[str, ...]:
+    """Say in one line what was not taken; nothing if all was."""
+    parts = [f"{number:,} {names[number > 1]}" for names, number in passed.most_common() if number]
+    more = [f"{len(parts) - MOST_REASONS} other kinds"] if len(parts) > MOST_REASONS else []
+    return (f"passed over: {', '.join(parts[:MOST_REASONS] + more)}",) if parts else ()
+
+
+MOST_REASONS = 8
+
+
+def pass_over(passed: Passed, file: str) -> None:
+    """Count a file that is no picture by its suffix."""
+    suffix = os.path.splitext(file)[1].lower()
+    kind = printable(suffix)[:12] if suffix else "without a suffix"
+    passed[f"file {kind}", f"files {kind}"] += 1
+
+
+def by_class(root: Path, passed: Passed) -> list[tuple[str, Path]]:
     """List (class, file); the class is the first directory, or stands in Tiny-ImageNet's val_annotations.txt.
+
+    What is not taken is counted in `passed`.
 
     Raises:
         ValueError: That file does not say which class any picture has.
     """
     if not root.is_dir():
         return []
-    annotations, pictures = root / ANNOTATIONS, walk(root, PICTURE_SUFFIXES)
+    annotations, pictures = root / ANNOTATIONS, list(walk(root, picture_suffixes(), passed))
     if annotations.is_file():
         with suppress(ValueError):  # a line without a tab, or no text at all
             label = dict(
@@ -29,19 +55,48 @@ def by_class(root: Path) -> list[tuple[str, Path]]:
                 if line.strip()
             )
             if named := [(label[file.name], file) for _, file in pictures if file.name in label]:
+                unnamed = f"that {ANNOTATIONS} does not name"
+                passed[f"picture {unnamed}", f"pictures {unnamed}"] += len(pictures) - len(named)
                 return named
         raise ValueError(f"{annotations} must name pictures of {root}, one a line, each with a tab and its class")
     # A name may be no UTF-8, and records and figures take nothing else.
-    return [(os.fsencode(label).decode(errors="backslashreplace"), file) for label, file in pictures if label]
+    found = [(os.fsencode(label).decode(errors="backslashreplace"), file) for label, file in pictures if label]
+    beside, empty = "beside the directories of classes", "without pictures"
+    passed[f"picture {beside}", f"pictures {beside}"] += len(pictures) - len(found)
+    directories = {folder.name for folder in root.iterdir() if not folder.name.startswith(".") and folder.is_dir()}
+    passed[f"directory {empty}", f"directories {empty}"] += len(directories - {label for label, _ in pictures})
+    return found
 
 
-def walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[tuple[str, Path]]:
+def metadata_column(table: Path, files: Sequence[Path], column: str) -> np.ndarray:
+    """Read a column of metadata.csv for pictures, which its `file_name` names from its own directory: integers or strings.
+
+    Raises:
+        ValueError: There is no such table or column, or it leaves out a picture.
+    """
+    if not table.is_file():
+        raise ValueError(
+            f"there is no column {column} without {table}: write one with the columns file_name and {column}"
+        )
+    rows = csv.DictReader(read_bytes(table).decode("utf-8-sig").splitlines())
+    if not {"file_name", column} <= {*(names := rows.fieldnames or ())}:
+        raise ValueError(f"{table} needs the columns file_name and {column}, got {', '.join(names) or 'none'}")
+    values = {os.path.normpath(str(row["file_name"])): row[column] for row in rows}
+    found = [values.get(os.path.relpath(file, table.parent)) for file in files]
+    if None in found:
+        raise ValueError(f"{table} does not name {files[found.index(None)]}: add it, with its {column}")
+    return np.array([int(str(text)) for text in found] if all(str(text).isdecimal() for text in found) else found)
+
+
+def walk(root: Path, suffixes: tuple[str, ...] | None, passed: Passed | None = None) -> Iterator[tuple[str, Path]]:
     """List files below a directory, each after its first directory, in a fixed order and without hidden ones.
+
+    Those that are not listed are counted in `passed`.
 
     Raises:
         ValueError: A directory is there twice, through a link that leads to no directory above it.
     """
-    seen = dict[str, str]()
+    seen, passed = dict[str, str](), Counter() if passed is None else passed
     for directory, subdirectories, names in os.walk(root, followlinks=True):
         if (before := seen.setdefault(os.path.realpath(directory), directory)) != directory:
             if not f"{directory}/".startswith(f"{before}/"):
@@ -52,10 +107,16 @@ def walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[tuple[str, Pa
             continue
         # Once per directory: pathlib takes microseconds, and there may be a million files.
         first = next(iter(Path(directory).relative_to(root).parts), "")
-        subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))
+        visible = sorted(name for name in subdirectories if not name.startswith("."))
+        passed["hidden directory", "hidden directories"] += len(subdirectories) - len(visible)
+        subdirectories[:] = visible
         for name in sorted(names):
-            if not name.startswith(".") and (suffixes is None or name.lower().endswith(suffixes)):
+            if name.startswith("."):
+                passed["hidden file", "hidden files"] += 1
+            elif suffixes is None or name.lower().endswith(suffixes):
                 yield first, Path(directory, name)
+            else:
+                pass_over(passed, name)
 
 
 def check_nesting(root: Path, train: Iterable[tuple[str, Path]]) -> tuple[str, ...]:

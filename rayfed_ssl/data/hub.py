@@ -1,15 +1,27 @@
-"""Datasets of Hugging Face: a directory that `save_to_disk` has written, or a name on the Hub."""
+"""Datasets of Hugging Face: a directory that `save_to_disk` has written, or a name on the Hub.
+
+Such a directory is read without its library, which follows addresses that the files name.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from struct import error as StructError
+from struct import unpack_from
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from rayfed_ssl.data.decoding import Picture, Source, Split
-from rayfed_ssl.data.tables import TEST_NAMES, Columns, encoded, read_splits
+from rayfed_ssl.data.decoding import Picture, Source
+from rayfed_ssl.data.tables import TEST_NAMES, Columns, Table, encoded, find_columns, read_splits
 from rayfed_ssl.errors import reason
+from rayfed_ssl.parquet import DAMAGE
+from rayfed_ssl.reading import open_regular, read_json
+
+_ROWS_PER_BYTE = 8
+"""Most rows of a file for each of its bytes: a bit is the smallest cell that takes any room."""
 
 
 def find_hub(path: Path, download: bool, columns: Columns) -> Source:
@@ -21,33 +33,97 @@ def find_hub(path: Path, download: bool, columns: Columns) -> Source:
         columns: Names of columns; those that are None are found by their types.
 
     Raises:
-        ValueError: The library or the dataset is missing, or no column or several could be meant.
+        ValueError: The library or the dataset is missing or damaged, or no column or several could be meant.
     """
-    splits = _load(path)
+    splits, files = _saved(path) if is_saved(path) else _fetched(path)
     train = splits.get("train", next(iter(splits.values())) if len(splits) == 1 else None)
     if train is None:
         raise ValueError(f"{path} has the splits {', '.join(splits)}: it needs one called train, or a single one")
     test = next((splits[name] for name in TEST_NAMES if name in splits), None)
     parts = [train] if test is None else [train, test]
-    files = tuple(sorted({Path(entry["filename"]) for part in parts for entry in part.cache_files}))
-
-    def read() -> tuple[Split, Split | None, tuple[str, ...]]:
-        schema = train.features.arrow_schema
-        return read_splits(schema, columns, path, parts, lambda part, name: list(part[name]), _pictures)
-
-    return Source(files, read, has_test=test is not None)
+    pictures = partial(_pictures, path if is_saved(path) else Path("/"))
+    table = Table(train.schema, parts, path, lambda part, name: part[name].to_pylist(), len, pictures)
+    found, notes = find_columns(table, columns)
+    return Source(files, partial(read_splits, table, found), has_test=test is not None, notes=notes)
 
 
-def _pictures(part: Any, image: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
-    from datasets import Image
+def is_saved(path: Path) -> bool:
+    """Whether `save_to_disk` has written a directory, so that nothing is fetched."""
+    return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
-    pictures = part.select_columns([image]).cast_column(image, Image(decode=False))
+
+def _pictures(directory: Path, part: pa.Table, image: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
+    column = part[image]
     for row in rows.tolist():
-        yield f"row {row}", encoded(pictures[row][image], Path("/"))
+        yield f"row {row}", encoded(column[row].as_py(), directory)
 
 
-def _load(path: Path) -> Mapping[str, Any]:
-    """Open the splits by name, memory-mapped."""
+def _saved(path: Path) -> tuple[Mapping[str, pa.Table], tuple[Path, ...]]:
+    """Map the splits of a directory by name, and name their files."""
+    try:
+        directories = {"train": path}
+        if not (path / "state.json").is_file():
+            directories = {split: _inside(path, split) for split in read_json(path / "dataset_dict.json")["splits"]}
+        files = {
+            split: [_inside(place, file["filename"]) for file in read_json(place / "state.json")["_data_files"]]
+            for split, place in directories.items()
+        }
+        splits = {split: pa.concat_tables(map(_mapped, names)) for split, names in files.items()}
+    except (*DAMAGE, LookupError, TypeError, StructError) as error:
+        raise ValueError(
+            f"data.path={path} is no complete directory of save_to_disk ({reason(error)}): write it again"
+        ) from error
+    return splits, tuple(file for names in files.values() for file in names)
+
+
+def _inside(directory: Path, name: str) -> Path:
+    """Join the name of a file or a directory; a ValueError for one that leads elsewhere."""
+    if name != Path(name).name:
+        raise ValueError(f"it names {name!r}, which lies outside of {directory}")
+    return directory / name
+
+
+def _mapped(file: Path) -> pa.Table:
+    """Map an Arrow stream whose offsets, indices and texts are checked before anything uses them."""
+    with open_regular(file) as opened:
+        size = opened.seek(0, 2)
+    with pa.memory_map(str(file)) as mapped:
+        if any(_is_compressed(message.metadata.to_pybytes()) for message in pa.ipc.MessageReader.open_stream(mapped)):
+            raise ValueError(f"{file.name} is compressed, and save_to_disk compresses nothing")
+        mapped.seek(0)
+        table = pa.ipc.open_stream(mapped).read_all()
+    if table.num_rows > _ROWS_PER_BYTE * size:
+        raise ValueError(f"{file.name} says that it has {table.num_rows} rows in {size} bytes")
+    table.validate(full=True)
+    return table
+
+
+def _is_compressed(message: bytes) -> bool:
+    """Whether an Arrow message has a batch whose buffers say how large they become: `RecordBatch.compression`."""
+    header = _field(message, _follow(message, 0), 2)
+    kind = _field(message, _follow(message, 0), 1)
+    batch = _follow(message, header)
+    if message[kind] == 2:  # a dictionary's batch is a field of it
+        batch = _follow(message, _field(message, batch, 1))
+    return message[kind] in (2, 3) and _field(message, batch, 3) > 0
+
+
+def _field(message: bytes, table: int, number: int) -> int:
+    """Find a field of a table of FlatBuffers; 0 where it is left out."""
+    vtable = table - unpack_from("<i", message, table)[0]
+    if 4 + 2 * number >= unpack_from("<H", message, vtable)[0]:
+        return 0
+    offset: int = unpack_from("<H", message, vtable + 4 + 2 * number)[0]
+    return table + offset if offset else 0
+
+
+def _follow(message: bytes, at: int) -> int:
+    target: int = at + unpack_from("<I", message, at)[0]
+    return target
+
+
+def _fetched(path: Path) -> tuple[Mapping[str, pa.Table], tuple[Path, ...]]:
+    """Have the library open a dataset of the Hub, memory-mapped; its splits by name, and their files."""
     try:
         import datasets
     except ModuleNotFoundError:
@@ -56,13 +132,14 @@ def _load(path: Path) -> Mapping[str, Any]:
         ) from None
     datasets.disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of each new try
-    on_disk = any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
     try:
-        loaded = datasets.load_from_disk(str(path)) if on_disk else datasets.load_dataset(str(path))
+        loaded = datasets.load_dataset(str(path))
     except Exception as error:  # the library's own, its HTTP client's and its parsers' errors have no common parent
         raise ValueError(
             f"data.path={path} is neither a directory of a dataset nor one that this machine gets from the Hub "
             f"({reason(error)}): write it with save_to_disk where there is internet, copy the directory here, and set "
             "data.path to it"
         ) from error
-    return loaded if isinstance(loaded, Mapping) else {"train": loaded}
+    parts: Mapping[str, Any] = loaded if isinstance(loaded, Mapping) else {"train": loaded}
+    files = {Path(entry["filename"]) for part in parts.values() for entry in part.cache_files}
+    return {split: part.data.table for split, part in parts.items()}, tuple(sorted(files))

@@ -8,8 +8,8 @@ short is noticed, a bit flipped among pixels is not.
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from rayfed_ssl.reading import open_regular, read_bytes
 
-FORMAT = 3
+FORMAT = 4
 """Number of the layout; one of another layout has another name."""
 
 
@@ -90,12 +90,16 @@ class Dataset:
 
 
 class Block(NamedTuple):
-    """Consecutive samples on their way into a store: uint8 [n, C, H, W], int64 [n], names of skipped ones, groups [n]."""
+    """Consecutive samples on their way into a store: uint8 [n, C, H, W], int64 [n], names of skipped ones, groups [n].
+
+    `dim` are the smallest and largest values of each picture that uses hardly any of its range.
+    """
 
     pixels: np.ndarray
     labels: np.ndarray
     skipped: tuple[str, ...] = ()
     groups: np.ndarray | None = None
+    dim: tuple[tuple[int, int], ...] = ()
 
 
 def open_store(path: Path, notes: tuple[str, ...] = ()) -> Dataset:
@@ -104,6 +108,7 @@ def open_store(path: Path, notes: tuple[str, ...] = ()) -> Dataset:
         header = json.loads(read_bytes(path / "header.json"))
         train, test = (_image_set(path, split, header) for split in ("train", "test"))
         more = (tuple(header["skipped"]), int(header["shared"]), bool(header["has_test"]))
+        notes += tuple(header["notes"])
         return Dataset(header["name"], train, test, header["fingerprint"], *more, notes)
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"no usable store at {path} on this machine ({error}): open the dataset again") from error
@@ -123,11 +128,12 @@ def write_store(
     train: Iterable[Block],
     test: Iterable[Block],
     has_test: bool = True,
+    notes: tuple[str, ...] = (),
 ) -> None:
-    """Write a store from blocks of samples, atomically and in bounded memory."""
+    """Write a store from blocks of samples, atomically and in bounded memory; `notes` are kept for the user."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as temporary:
+    with _naming(path), TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as temporary:
         draft = Path(temporary, "store")
         draft.mkdir()
         first, second = (_write_split(draft, *each, digest) for each in (("train", train), ("test", test)))
@@ -143,6 +149,8 @@ def write_store(
             "fingerprint": digest.hexdigest(),
         }
         header["skipped"] = first.pop("skipped") + second.pop("skipped")
+        dim, total = first.pop("dim") + second.pop("dim"), first["count"] + second["count"]
+        header["notes"] = [*notes, *_dim_note(dim, total)]
         known = set(first.pop("pictures"))
         header["has_test"] = has_test
         header["shared"] = sum(picture in known for picture in second.pop("pictures"))
@@ -151,12 +159,39 @@ def write_store(
         draft.rename(path)
 
 
+def _dim_note(dim: list[tuple[int, int]], total: int) -> tuple[str, ...]:
+    """Tell of pictures that use less than a sixteenth of their range, if they are more than a few."""
+    if len(dim) <= DIM_SHARE * total:
+        return ()
+    low, high = min(low for low, _ in dim), max(high for _, high in dim)
+    return (
+        f"dim: {len(dim):,} of {total:,} pictures fill less than a sixteenth of their range, with values from {low} to "
+        f"{high}: data.white={max(1, high)} makes the largest white",
+    )
+
+
+DIM_SHARE = 0.01
+"""So many dim pictures are night, or empty tiles, and no matter of scale."""
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the store in the error of a full disk, which names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and not error.filename:
+            error.filename = str(path)
+        raise
+
+
 def _write_split(directory: Path, split: str, blocks: Iterable[Block], digest: "hashlib._Hash") -> dict[str, Any]:
     """Write a split's files, and describe it for the header."""
     labels: list[np.ndarray] = []
     skipped: list[str] = []
     pictures: list[bytes] = []
     groups: list[np.ndarray] = []
+    dim: list[tuple[int, int]] = []
     shape: tuple[int, ...] = ()
     with (directory / f"{split}-images").open("wb") as file:
         for block in blocks:
@@ -168,6 +203,7 @@ def _write_split(directory: Path, split: str, blocks: Iterable[Block], digest: "
             labels.append(block.labels)
             skipped.extend(block.skipped)
             groups.extend([] if block.groups is None else [block.groups])
+            dim.extend(block.dim)
     targets = np.concatenate([np.empty(0, np.int64), *labels]).astype(np.int64)
     if not len(targets):
         raise ValueError(f"the {split} split has no pictures: it needs at least one")
@@ -177,7 +213,8 @@ def _write_split(directory: Path, split: str, blocks: Iterable[Block], digest: "
         numbers = np.unique(np.concatenate(groups), return_inverse=True)[1]
         numbers.astype(np.int64).tofile(directory / f"{split}-groups")
     has_groups = bool(groups)
-    return {"count": len(targets), "shape": list(shape), "groups": has_groups, "skipped": skipped, "pictures": pictures}
+    facts = {"count": len(targets), "shape": list(shape), "groups": has_groups}
+    return facts | {"skipped": skipped, "pictures": pictures, "dim": dim}
 
 
 def _image_set(path: Path, split: str, header: dict[str, Any]) -> ImageSet:

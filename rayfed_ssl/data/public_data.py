@@ -9,6 +9,7 @@ Three ways to get one, written as text in a run's settings:
   `parquet:PATH:3200` and `folder:PATH:3200` for a dataset that needs a path.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -148,7 +149,7 @@ def _parse_dataset(text: str, name: str, value: str) -> PublicDataset:
     if not count.isdecimal() or int(count) < 1 or bool(path) != DATASETS[name].needs_path:
         form = f"{name}:PATH:3200" if DATASETS[name].needs_path else f"{name}:3200"
         raise ValueError(f"cannot read the public set {text!r}: write {form}, with a count of at least 1")
-    return PublicDataset(name, int(count), Path(path) if path else None)
+    return PublicDataset(name, int(count), Path(os.path.expanduser(path)) if path else None)
 
 
 def _open_public(spec: PublicDataset, train: ImageSet, seed: int, open_other: OpenDataset) -> PublicSet:

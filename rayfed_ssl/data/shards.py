@@ -166,7 +166,8 @@ def check_shards(shards: Mapping[int, np.ndarray]) -> None:
     """Refuse a partition that leaves a client without a pair of samples to contrast."""
     small = {client_id: len(rows) for client_id, rows in shards.items() if len(rows) < 2}
     if small:
-        listed = ", ".join(f"client {client_id} has {count}" for client_id, count in small.items())
+        parts = [f"client {client_id} has {count}" for client_id, count in small.items()]
+        listed = ", ".join(parts[:3] + [f"{len(parts) - 3:,} more have too few"] * (len(parts) > 3))
         raise ConfigError(
             f"every client needs at least 2 samples, but {listed}: lower clients.number, raise partition.alpha, take "
             "another partition or another seed"

@@ -1,7 +1,9 @@
 """Tables with a column of pictures and one of classes: which columns they are, and Parquet files of them."""
 
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from rayfed_ssl.data.decoding import Picture, Source, Split
+from rayfed_ssl.data.folders import Passed, pass_over, passed_over
 from rayfed_ssl.errors import nearest, reason
-from rayfed_ssl.parquet import DAMAGE, batches, read_metadata, read_table, rows_of
+from rayfed_ssl.file_kinds import file_seems
+from rayfed_ssl.parquet import DAMAGE, batches, is_string, plain_type, read_metadata, read_table, rows_of
 from rayfed_ssl.reading import plain_json
 
 
@@ -38,7 +42,8 @@ TRAIN_NAMES = ("train", "training")
 TEST_NAMES = ("test", "testing", "validation", "valid", "val")
 """What the splits may be called."""
 
-_SPLIT = re.compile(r"(train|test|validation|valid|val)(?:ing)?(?![a-z])", re.IGNORECASE)
+_SPLIT = re.compile(r"(?:partial-)?(train|test|validation|valid|val)(?:ing)?(?![a-z])", re.IGNORECASE)
+"""The Hub calls what it has converted of a large split "partial-train"."""
 
 USUAL_LABELS = ("label", "labels", "fine_label", "target", "class")
 
@@ -63,34 +68,65 @@ def find_parquet(path: Path, download: bool, columns: Columns) -> Source:
         examples = ", ".join(str(file.relative_to(path)) for file in files[:4])
         problem = "several datasets" if len(roots) > 1 else "no training file (train*.parquet)"
         raise ValueError(f"{problem} in {path}, which has {examples}: set data.path to the directory of one dataset")
-    parts = [train, test] if test else [train]
-
-    def read() -> tuple[Split, Split | None, tuple[str, ...]]:
-        return read_splits(_schema(train[0]), columns, train[0], parts, _column, _stream_parquet)
-
-    return Source((*train, *test), read, has_test=bool(test))
+    table = Table(_schema(train[0]), [train, test] if test else [train], train[0], _column, _num_rows, _stream_parquet)
+    found, notes = find_columns(table, columns)
+    notes += () if path.is_file() else passed_over(_passed(path, levels, {*train, *test}))
+    return Source((*train, *test), partial(read_splits, table, found), has_test=bool(test), notes=notes)
 
 
-def read_splits(
-    schema: pa.Schema,
-    columns: Columns,
-    place: Path,
-    parts: Sequence[Any],
-    column: Callable[[Any, str], list[Any]],
-    pictures: Callable[[Any, str, np.ndarray], Iterator[tuple[str, Picture]]],
-) -> tuple[Split, Split | None, tuple[str, ...]]:
-    """Read the labels of a table in Hugging Face's image layout, and prepare its pictures.
+def _passed(path: Path, levels: Sequence[Sequence[Path]], used: Collection[Path]) -> Passed:
+    """Count files that are not taken: of Parquet at all levels, others beside those that are."""
+    passed: Passed = Counter()
+    other = "of another split or directory"
+    passed[f"Parquet file {other}", f"Parquet files {other}"] = sum(f not in used for files in levels for f in files)
+    for folder in sorted({path, *(file.parent for file in used)}):
+        for name in (
+            entry.name for entry in sorted(folder.iterdir()) if entry.is_file() and entry.suffix != ".parquet"
+        ):
+            if name.startswith("."):
+                passed["hidden file", "hidden files"] += 1
+            else:
+                pass_over(passed, name)
+    return passed
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in Hugging Face's image layout.
+
+    Attributes:
+        parts: The training and, where there are some, the test samples.
+        place: Where it lies, for messages.
+        column: Reads a column of a part.
+        count: Counts the rows of a part.
+        pictures: Yields the pictures of ascending rows of a part's column, each with a name for messages.
+    """
+
+    schema: pa.Schema
+    parts: Sequence[Any]
+    place: Path
+    column: Callable[[Any, str], list[Any]]
+    count: Callable[[Any], int]
+    pictures: Callable[[Any, str, np.ndarray], Iterator[tuple[str, Picture]]]
+
+
+def read_splits(table: Table, columns: Columns) -> tuple[Split, Split | None, tuple[str, ...]]:
+    """Read the labels of a table, and prepare its pictures; `columns` are those that `find_columns` has found.
 
     The picture column is a struct with a field `bytes`, or plain binary. Class names come from the schema's
     `huggingface` metadata, else from string labels, else they are the numbers. A missing label becomes -1.
-    `parts` are the training and, where there are some, the test samples; `column` reads a column of one, and `pictures`
-    yields the pictures of its ascending rows, each with a name for messages, which name `place`, too.
     """
-    image, label = find_columns(schema, columns, place)
-    labels, names = number_classes([column(part, label) for part in parts], class_names(schema, label), place)
-    train, *test = (Split(own, partial(pictures, part, image)) for own, part in zip(labels, parts, strict=True))
+    assert columns.image is not None
+    if columns.label is None:
+        labels, names = [np.full(table.count(part), -1, np.int64) for part in table.parts], list[str]()
+    else:
+        raw = [table.column(part, columns.label) for part in table.parts]
+        labels, names = number_classes(raw, class_names(table.schema, columns.label), table.place)
+    train, *test = (
+        Split(own, partial(table.pictures, part, columns.image)) for own, part in zip(labels, table.parts, strict=True)
+    )
     if columns.group is not None:
-        train = replace(train, groups=group_values(column(parts[0], columns.group), columns.group))
+        train = replace(train, groups=group_values(table.column(table.parts[0], columns.group), columns.group))
     return train, next(iter(test), None), tuple(names)
 
 
@@ -104,6 +140,7 @@ def group_values(values: list[Any], column: str) -> np.ndarray:
 
 def number_classes(raw: list[list[Any]], names: list[str] | None, file: Path) -> tuple[list[np.ndarray], list[str]]:
     """Turn labels of splits, numbers or names, into classes, int64 with -1 for None, and give the classes' names."""
+    raw = [[_whole(value) for value in values] for values in raw]
     if other := [value for values in raw for value in values if not isinstance(value, str | int | None)]:
         raise ValueError(
             f"data.label: classes of {file} are integers or strings, got {other[0]!r:.40}: name another column"
@@ -126,6 +163,21 @@ def number_classes(raw: list[list[Any]], names: list[str] | None, file: Path) ->
     if labels and not -1 <= min(labels) <= max(labels) < len(names):
         raise ValueError(f"labels of {file} run from {min(labels)} to {max(labels)}, but it names {len(names)} classes")
     return [np.array([-1 if value is None else value for value in values], np.int64) for values in raw], names
+
+
+def _whole(label: Any) -> Any:
+    """Take a number that is whole, or a truth value, for an integer; what is not a number stands for a missing label."""
+    if isinstance(label, float):
+        return None if math.isnan(label) else int(label) if label.is_integer() else label
+    return int(label) if isinstance(label, bool) else label
+
+
+def _num_rows(files: Sequence[Path]) -> int:
+    total = 0
+    for file in files:
+        with _reading(file):
+            total += read_metadata(file).num_rows
+    return total
 
 
 def _stream_parquet(files: Sequence[Path], column: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
@@ -154,7 +206,11 @@ def _reading(file: Path) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        raise ValueError(f"{file} is not a readable Parquet file ({reason(error)}): get it again") from error
+        is_damaged = isinstance(error, pa.ArrowException | SystemError) or getattr(error, "errno", 0) is None
+        if not is_damaged:
+            raise ValueError(f"{file} cannot be used: {reason(error)}") from error
+        why = file_seems(file, but="Parquet") or reason(error)
+        raise ValueError(f"{file} is not a readable Parquet file ({why}): get it again") from error
 
 
 def _schema(file: Path) -> pa.Schema:
@@ -185,35 +241,61 @@ def _column(files: Sequence[Path], name: str) -> list[Any]:
     return values
 
 
-def find_columns(schema: pa.Schema, asked: Columns, file: Path) -> tuple[str, str]:
-    """Name the columns of pictures and of classes, by their types and usual names where they are not named."""
+def find_columns(table: Table, asked: Columns) -> tuple[Columns, tuple[str, ...]]:
+    """Name the columns of pictures and of classes, by their types and usual names where they are not named.
+
+    Returns:
+        The columns, without a label where none can hold classes, and a note that says so.
+    """
+    schema, file = table.schema, table.place
     for key, name in (("data.image", asked.image), ("data.label", asked.label), ("partition.column", asked.group)):
         if name is not None and name not in schema.names:
             raise ValueError(f"{key}: {file} has no column {name!r}{nearest(name, schema.names)}")
     structs = [f.name for f in schema if pa.types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0]
-    binary = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
+    binary = [f.name for f in schema if any(is_kind(f.type) for is_kind in BINARY)]
     image = asked.image or _choose(structs or binary, ("img", "image"), "picture", "data.image", schema, file)
     if image not in structs + binary:
         raise ValueError(
             f"data.image: {image!r} of {file} is no picture column (struct with bytes, or binary): name another column"
         )
-    label = asked.label or _choose(_classes(schema), USUAL_LABELS, "label", "data.label", schema, file)
+    candidates = [] if asked.label else _classes(table)
+    if not (asked.label or candidates):
+        notes = (
+            f"no labels: no column ({', '.join(schema.names):.200}) holds classes; if one does, set data.label to it",
+        )
+        return replace(asked, image=image), notes
+    label = asked.label or _choose(candidates, USUAL_LABELS, "label", "data.label", schema, file)
     if nested := [field.type for field in schema if field.name == label and pa.types.is_nested(field.type)]:  # of two
         raise ValueError(f"data.label: classes of {file} are integers or strings, got {nested[0]}: name another column")
-    return image, label
+    return replace(asked, image=image, label=label), ()
 
 
-def _classes(schema: pa.Schema) -> list[str]:
-    """Name what may hold classes: the only column whose classes have names, or else usual names and integers."""
-    named = [name for name in schema.names if class_names(schema, name)]
+BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+
+
+def _classes(table: Table) -> list[str]:
+    """Name what may hold classes: the only column whose classes have names, or else usual names and integers.
+
+    A column with another value in each row tells samples apart, and not classes.
+    """
+    named = [name for name in table.schema.names if class_names(table.schema, name)]
     if len(named) == 1:
         return named
-    return [
-        f.name
-        for f in schema
-        if pa.types.is_integer(f.type)
-        or (f.name in USUAL_LABELS and (pa.types.is_string(f.type) or pa.types.is_large_string(f.type)))
+    kinds = [(field.name, plain_type(field.type)) for field in table.schema]
+    usual = [
+        name
+        for name, kind in kinds
+        if name in USUAL_LABELS and (is_string(kind) or any(is_kind(kind) for is_kind in NUMBERS))
     ]
+    return usual or [name for name, kind in kinds if pa.types.is_integer(kind) and not _tells_apart(table, name)]
+
+
+NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+
+
+def _tells_apart(table: Table, name: str) -> bool:
+    values = table.column(table.parts[0], name)
+    return len(values) > 1 and len(set(values)) == len(values)
 
 
 def _choose(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
+from pickle import UnpicklingError  # noqa: TID251  # what torch raises where it refuses to load
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,10 @@ def _complete(class_name: str, place: Path, download: bool) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ConfigError(f"{class_name} of torchvision needs a package that is not installed: {error}") from error
+    except UnpicklingError as error:  # torch's message tells how to run what the file holds
+        raise ConfigError(
+            f"a file of {class_name} in {place} holds objects in place of tensors, which would run code: get it anew"
+        ) from error
     except (RuntimeError, OSError) as error:
         done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
         raise ConfigError(f"no complete copy of {class_name} in {place}: {done} ({reason(error)})") from error
@@ -199,7 +204,7 @@ def _sample(name: str, dataset: Any, row: int) -> tuple[Any, Any]:
 
 
 def _pixels(name: str, image: Any) -> np.ndarray:
-    """Turn an image into uint8 [C, H, W]: PIL, or a tensor or array of bytes or of floats from 0 to 1."""
+    """Turn an image into uint8 [C, H, W]: PIL, or a tensor or array of integers to 255, uint16, bool or floats to 1."""
     if isinstance(image, Image.Image):
         gray = image.mode == "L" or image.mode.startswith("I;16")
         pixels = np.asarray(in_channels(image, 1 if gray else 3))
@@ -210,9 +215,15 @@ def _pixels(name: str, image: Any) -> np.ndarray:
         raise ValueError(f"dataset {name} must give images, PIL or [C, H, W] with C 1 or 3, got {list(pixels.shape)}")
     if pixels.dtype == np.uint8:
         return pixels
+    if pixels.dtype == np.uint16:  # as pictures of 16 bits
+        return (pixels >> 8).astype(np.uint8)
+    if pixels.dtype == bool:
+        return pixels.astype(np.uint8) * np.uint8(255)
+    if np.issubdtype(pixels.dtype, np.integer) and pixels.min() >= 0 and pixels.max() <= 255:
+        return pixels.astype(np.uint8)
     if not (np.issubdtype(pixels.dtype, np.floating) and pixels.min() >= 0 and pixels.max() <= 1):
         raise ValueError(
-            f"dataset {name} must give uint8 from 0 to 255 or floats from 0 to 1, got {pixels.dtype} from "
+            f"dataset {name} must give integers from 0 to 255, uint16, bool or floats from 0 to 1, got {pixels.dtype} from "
             f"{pixels.min()} to {pixels.max()}: leave its normalization out"
         )
     scaled: np.ndarray = np.rint(pixels * 255).astype(np.uint8)

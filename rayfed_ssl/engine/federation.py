@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rayfed_ssl.clock.schedule import Schedule
-from rayfed_ssl.config.choices import CLOCK_POLICY
+from rayfed_ssl.config.choices import CLOCK_POLICY, OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import augment
 from rayfed_ssl.data.datasets import open_dataset
@@ -62,6 +62,16 @@ class ServerResult:
     state: Any
     metrics: Metrics
     seconds: float
+
+
+def _check_labels(config: Config, labels: np.ndarray) -> None:
+    """Refuse samples without a class, for an objective that needs one of each."""
+    if unlabeled := int((labels < 0).sum()):
+        some = "" if unlabeled == len(labels) else "clients.labeled=1, which leaves them out, or "
+        raise ConfigError(
+            f"objective={OBJECTIVE.name_of(config.objective)} needs a class for every sample, but {unlabeled:,} of "
+            f"{len(labels):,} have none: take {some}an objective without labels such as objective=simclr"
+        )
 
 
 class Federation:
@@ -157,6 +167,8 @@ class Federation:
             shards, held_out = hold_out(shards, privacy.held_out, privacy.canaries, config.seed)
         if clients.labeled is not None:
             shards = labeled_rows(dataset.train.labels, shards, clients.labeled, clients.label_choice, config.seed)
+        if config.objective.needs_labels:
+            _check_labels(config, dataset.train.labels[np.concatenate([*shards.values()])])
         return cls(config, dataset, shards, public, held_out)
 
     def check_ready(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from rayfed_ssl.environment import cpu_model, environment
+from rayfed_ssl.reading import read_bytes
 from rayfed_ssl.storage.filesystem import write_atomically
 
 Result = TypeVar("Result")
@@ -37,7 +38,7 @@ class CachedResult(Generic[Result]):
     def read(self) -> Result | None:
         """Read the result; None if it is not there."""
         with suppress(OSError, ValueError):
-            return self._type.validate_json(self._file.read_bytes(), strict=True)
+            return self._type.validate_json(read_bytes(self._file), strict=True)
         return None
 
     def write(self, result: Result) -> None:

@@ -13,9 +13,11 @@ from typing import Literal
 from rayfed_ssl.config.sections import Evaluation as Settings
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.evaluation.protocols import PSEUDO_R2, Linear
+from rayfed_ssl.formats import DECISIVE, standard_error
 from rayfed_ssl.method import Metrics
+from rayfed_ssl.training.objective import Objective
 
-Kind = Literal["collapse", "loss", "divergence", "probe", "start", "bits", "scores"]
+Kind = Literal["collapse", "loss", "divergence", "probe", "start", "bits", "scores", "noise"]
 
 COLLAPSED_STD = 0.02
 COLLAPSED_RANK = 1.5
@@ -35,16 +37,11 @@ GROWN = 20.0
 """Weights that a local training makes so many times larger have diverged."""
 
 LONGER = 5
-ENOUGH = 500
-"""An encoder below its start is to have so many times its steps, and at least so many: docs/which-first.md."""
+"""An encoder below its start is to have so many times its steps, and at least `Objective.enough_steps`."""
 
 PROBE_R2 = 0.05
 PROBE_GAP = 0.10
-PROBE_ERRORS = 2.0
-"""A linear probe has not learned below this pseudo-R², or this far below the vote of the nearest neighbors.
-
-The gap must also be more than so many standard errors of the difference of two accuracies.
-"""
+"""A linear probe has not learned below this pseudo-R², or this far, and decisively, below the vote of the neighbors."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +85,7 @@ class RunWatch(Observer):
         given: Warnings that were given before.
         share: Share of the clients in a round.
         to_fill: Steps of a client until losses compare.
+        enough: Steps of a client that its objective needs.
     """
 
     def __init__(
@@ -102,10 +100,11 @@ class RunWatch(Observer):
         given: Iterable[RunWarning] = (),
         share: float = 1.0,
         to_fill: float = 0.0,
+        enough: int = Objective.enough_steps,
     ) -> None:
         self._rounds, self._chance, self._warn = rounds, chance, warn
         self._scaled, self._samples, self._share = scaled, samples, share
-        self._to_fill = to_fill / share
+        self._to_fill, self._enough = to_fill / share, enough
         self._starts: Mapping[str, Metrics] = {}
         self._architecture = architecture
         self._losses = dict(losses or {})
@@ -142,7 +141,7 @@ class RunWatch(Observer):
             for remark in probe_remarks(metrics, self._scaled, self._samples):
                 self._tell("probe", round, f"{name}: {remark}")
             start = self._starts.get(self._architecture(name), {})
-            self._tell("start", round, below_start(name, metrics, start, steps))
+            self._tell("start", round, below_start(name, metrics, start, steps, self._samples, self._enough))
 
     def _floor(self, participant: str) -> float:
         """The standard deviation below which a participant's features count as collapsed."""
@@ -197,21 +196,25 @@ def flat_loss(losses: Mapping[int, RoundLosses], rounds: int, chance: float | No
     )
 
 
-def below_start(name: str, metrics: Metrics, start: Metrics, steps: float) -> str | None:
-    """Say that an encoder is worse than what the run started from in kNN and in the linear probe."""
-    titles = {"knn": "kNN", "linear": "the linear probe"}
-    if not all(score in metrics and metrics[score] < start.get(score, 0.0) for score in titles):
-        return None
-    below = " and ".join(f"{100 * (start[s] - metrics[s]):.1f} points in {title}" for s, title in titles.items())
+def below_start(
+    name: str, metrics: Metrics, start: Metrics, steps: float, samples: int, enough: int = Objective.enough_steps
+) -> str | None:
+    """Say that an encoder is worse than what the run started from in kNN and in the linear probe, beyond chance."""
+    titles, parts = {"knn": "kNN", "linear": "the linear probe"}, []
+    for score, title in titles.items():
+        before, now = start.get(score, 0.0), metrics.get(score, math.inf)
+        if now >= before or before - now <= DECISIVE * (error := standard_error(before, now, samples)):
+            return None
+        parts.append(f"{100 * (before - now):.1f} ± {100 * error:.1f} points in {title}")
     return (
-        f"{name} is below its start by {below} after {steps:.0f} steps of a client: train longer in a new run, with "
-        f"training.total_steps={longer(steps)}"
+        f"{name} is below its start by {' and '.join(parts)} ({samples:,} test pictures, ± a standard error) after "
+        f"{steps:.0f} steps of a client: train longer in a new run, with training.total_steps={longer(steps, enough)}"
     )
 
 
-def longer(steps: float) -> int:
+def longer(steps: float, enough: int) -> int:
     """Give the budget to try in place of so many steps, after which a run is below its start."""
-    return max(ENOUGH, round(LONGER * steps))
+    return max(enough, round(LONGER * steps))
 
 
 def divergence(clients: Mapping[str, Metrics]) -> str | None:
@@ -245,13 +248,13 @@ def probe_remarks(metrics: Metrics, scaled: Collection[str], samples: int | None
         remedy = "change its learning rate or train it for more epochs"
         if name not in scaled:
             remedy = "scale its features (standardize=true) or change its learning rate"
-        error = 0.0 if not samples else math.sqrt((score * (1 - score) + knn * (1 - knn)) / samples)
+        error = standard_error(score, knn, samples or 0)
         why = None
         if fit < 0:
             why, remedy = f"the probe has diverged (pseudo-R² {fit:.3f})", "lower its learning rate"
         elif fit < PROBE_R2:
             why = f"its training loss has hardly moved (pseudo-R² {fit:.3f})"
-        elif knn - score > max(PROBE_GAP, PROBE_ERRORS * error):
+        elif knn - score > max(PROBE_GAP, DECISIVE * error):
             why = f"it is {100 * (knn - score):.1f} points below kNN"
         if why is not None:
             remarks.append(f"{name} says little about the encoder: {why}: {remedy}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from rayfed_ssl import plugins
 from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import own_function
@@ -127,6 +128,7 @@ def _fitting_start(path: Path | None, task: Task) -> Start:
         return {f"encoder.{key}": value for key, value in task.blank(name).encoder.state_dict().items()}
 
     if path is None:
+        plugins.check_allowed("model.pretrained", task.encoder, "fetch weights")
         start = published(task.encoder, channels=task.channels, size=task.size)
     else:
         start = read_start(path, task.encoder, weights(task.encoder))

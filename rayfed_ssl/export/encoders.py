@@ -71,12 +71,12 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
     else:
         state = checkpoints.latest(record.checkpoints)
         clients = checkpoints.StoredStates(state.clients, record.checkpoints)
-        config = record.config()
+        config = record.config(opens_data=False)
         method = protected(config.method, config.privacy, ())
         encoders = method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
         name = _choose(record, encoders, name)
         encoder, round, state_sha256 = encoders[name], state.round, state.sha256
-    config = record.config()
+    config = record.config(opens_data=False)
     try:
         info = _describe(record, config, name, encoder.architecture, round, state_sha256)
     except (LookupError, ValueError) as error:

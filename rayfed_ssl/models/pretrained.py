@@ -29,7 +29,12 @@ class Start:
     sha256: str
 
     def check(self, architecture: str, expected: Weights) -> None:
-        """Refuse to start an encoder of another architecture or with other shapes from this one."""
+        """Refuse weights that are not finite, and to start an encoder of another architecture or with other shapes."""
+        if broken := [name for name, value in self.weights.items() if not value.isfinite().all()]:
+            raise ConfigError(
+                f"model.start={self.file} holds values that are not finite, in {len(broken)} of its {len(self.weights)} "
+                f"tensors such as {broken[0]}: its training diverged, or it is damaged; take another file"
+            )
         if architecture != self.architecture:
             raise ConfigError(
                 f"model.start={self.file} holds the encoder {self.architecture}, but this run trains {architecture}: set "

@@ -48,6 +48,7 @@ class BYOL(Objective):
     """BYOL's regression."""
 
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged", "target": "local"}
+    enough_steps: ClassVar[int] = 2000
     momentum: UnitInterval = 0.99
     """zeta; 0.99 in EasyFL."""
     projector: Literal["mlp", "linear"] = "mlp"

@@ -103,6 +103,10 @@ class Accounted(Wrapper):
             costs = self.spend(costs, round, cohort, task)
         return self.epsilon(costs, task)
 
+    def noise_warning(self, task: Task) -> str | None:
+        """Say that noise exceeds what it hides, where that is known before the run."""
+        return None
+
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse a run whose budget nobody could count; say what the noise is."""
         if self.noise and find_spec("dp_accounting") is None:

@@ -29,7 +29,7 @@ from torch import Tensor
 from rayfed_ssl.method import Client, Metrics, Server, Task, Weights, sent
 from rayfed_ssl.privacy.accounting import Accounted, ServerState
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
-from rayfed_ssl.training.state_parts import is_state, with_rule
+from rayfed_ssl.training.state_parts import is_state, select, with_rule
 from rayfed_ssl.trees import Tree, is_node, leaves, map_leaves
 
 CLIP_RATE = 0.2
@@ -172,6 +172,21 @@ class ClientLevel(Accounted):
         """Whether only sums are used, over a part of the clients."""
         is_sum = all(how != "value" for how in self.method.releases().values())
         return is_sum and task.cohort_size < task.num_clients
+
+    def noise_warning(self, task: Task) -> str | None:
+        """Say that the noise of the mean of weights, z C sqrt(d) / m, is above C, which no mean of differences exceeds."""
+        if "difference" not in self.method.releases().values():
+            return None
+        sent = select(task.blank(task.encoder).state_dict(), with_rule(self.rules(task), "averaged", "mixed"))
+        numbers = sum(value.numel() for value in sent.values() if value.is_floating_point())
+        ratio = self.noise * math.sqrt(numbers) / task.cohort_size
+        if ratio <= 1:
+            return None
+        return (
+            f"noise of privacy.noise={self.noise:g} is {ratio:.3g} times the signal at most (z sqrt(d) / m, {numbers:,} "
+            f"weights, {task.cohort_size:,} clients a round), so that training will hardly learn: take more clients, a "
+            "smaller model or less noise (docs/privacy-budget.md)"
+        )
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse parts of the model without a download to differ from."""

@@ -115,6 +115,7 @@ class RunManifest(_Model):
 
     Attributes:
         method: The method and objective, as `Config.system` names them.
+        recipe: The recipe's name; "" where there was none.
         num_rounds: How many rounds were asked for.
         settings_sha256: Digest of the settings that the states depend on.
         parts: Which parts of the model are trained, averaged or kept, by part.
@@ -137,6 +138,7 @@ class RunManifest(_Model):
     started: str
     finished: str | None
     method: str
+    recipe: str = ""
     num_rounds: int
     settings_sha256: str
     parts: dict[str, str]
@@ -263,6 +265,7 @@ def describe(federation: Federation, arithmetic: Arithmetic) -> RunManifest:
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         finished=None,
         method=config.system,
+        recipe=config.recipe,
         num_rounds=config.rounds,
         settings_sha256=settings_sha256(config),
         parts=dict(federation.method.rules(task)),

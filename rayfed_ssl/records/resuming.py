@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import yaml
 
-from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.recipes import Setting, parse_setting
+from rayfed_ssl.config.schema import Config, takes_text
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.fingerprint import Arithmetic
@@ -24,35 +25,38 @@ from rayfed_ssl.storage.checkpoints import RunState
 from rayfed_ssl.storage.filesystem import write_atomically
 
 
-def config_to_resume(record: RunRecord, *overrides: str) -> Config:
+def config_to_resume(record: RunRecord, *overrides: Setting) -> Config:
     """Read the configuration to resume with: settings of `engine.*` and `evaluation.*`, and more `rounds`.
 
     Raises:
         ConfigError: Another setting would change, or earlier rounds would not have been the same with so many rounds.
     """
-    extension = [override for override in overrides if override.startswith(("rounds=", "training.schedule_rounds="))]
-    config = record.config(*(override for override in overrides if override not in extension))
-    if not extension or extension == [f"rounds={config.rounds}"]:
+    settings = [parse_setting(override, takes_text) for override in overrides]
+    extension = dict(setting for setting in settings if setting[0] in ("rounds", "training.schedule_rounds"))
+    config = record.config(*(setting for setting in settings if setting[0] not in extension))
+    if not extension or extension == {"rounds": config.rounds}:
         return config
     spans = config.training.schedule_rounds or config.rounds
     training = config.training.model_copy(update={"schedule_rounds": spans})
     repeating = config.model_copy(update={"training": training})
-    rounds = [override for override in extension if override.startswith("rounds=")]
-    if rounds and (number := rounds[-1].partition("=")[2]).isdecimal() and int(number) < config.rounds:
+    texts = [f"{key}={value}" for key, value in extension.items()]
+    if isinstance(rounds := extension.get("rounds"), int) and rounds < config.rounds:
         raise ConfigError(
-            f"this run has {config.rounds} rounds, got {rounds[-1]}: name more, or resume it without rounds"
+            f"this run has {config.rounds} rounds, got rounds={rounds}: name more, or resume it without rounds"
         )
-    named = any(not override.startswith("rounds=") for override in extension)
+    named = "training.schedule_rounds" in extension
     if why := follows_rounds(repeating if named else config):
         remedy = (
             "" if follows_rounds(repeating) else f"add training.schedule_rounds={spans} to repeat its last rates, or "
         )
-        anew = shlex.join(["rayfed-ssl", "run", str(record.directory / FILE), *rounds])
+        anew = shlex.join(
+            ["rayfed-ssl", "run", str(record.directory / FILE), *(text for text in texts if text.startswith("rounds="))]
+        )
         raise ConfigError(
-            f"{why}, so that {extension[-1]} would have changed the rounds before: {remedy}start a new run with "
+            f"{why}, so that {texts[-1]} would have changed the rounds before: {remedy}start a new run with "
             f"`{anew}`; model.start=RUN takes its encoder"
         )
-    longer = Config.load(config.dump(), *extension, trust=False)
+    longer = Config.load(config.dump(), *extension.items(), trust=False)
     if longer.training.schedule_rounds != (spans if named else config.training.schedule_rounds):
         got = longer.training.schedule_rounds
         raise ConfigError(

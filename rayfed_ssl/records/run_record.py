@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from rayfed_ssl.config.recipes import Setting
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.fingerprint import Arithmetic
@@ -122,7 +123,7 @@ class RunRecord(Observer):
         if record.manifest.checkpoints is not None:
             mark_states(states_backend(directory, record.manifest), record.manifest)
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (directory / FILE).write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
+        write_atomically(directory / FILE, yaml.safe_dump(federation.config.dump(), sort_keys=False).encode())
         record.sign()
         record._metrics.create()
         record._ledger.create(entry_rows(federation.public_entries()))
@@ -173,9 +174,9 @@ class RunRecord(Observer):
         file = self.directory / FILE
         self.manifest.signature = sign(file, file.read_bytes())
 
-    def config(self, *overrides: str) -> Config:
+    def config(self, *overrides: Setting, opens_data: bool = True) -> Config:
         """Read the run's configuration to run it; errors as in `read_config`."""
-        return read_config(self.directory, *overrides, trust=self.trusted)
+        return read_config(self.directory, *overrides, trust=self.trusted, opens_data=opens_data)
 
     def described_config(self) -> Config:
         """Read the run's configuration to show it; nothing is imported."""

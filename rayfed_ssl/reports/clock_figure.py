@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
@@ -82,6 +83,19 @@ def wasted_training(events: pa.Table) -> float:
     return float(np.clip(seconds[used[begins] == 0].sum() / max(seconds.sum(), 1e-9), 0, 1))
 
 
+def waiting_spans(events: pa.Table) -> npt.NDArray[np.int64]:
+    """Find from when to when no device works until the last server step, as none is available, [N, 2] in nanoseconds."""
+    time, event = events["time"].to_numpy(), events["event"].to_numpy(zero_copy_only=False)
+    until = time[event == "aggregated"].max(initial=0)
+    begun, ended = time[event == "asked"], time[np.isin(event, ("uploaded", "gone"))]
+    times, change = np.concatenate([begun, ended, [until]]), np.repeat([1, -1, 0], [len(begun), len(ended), 1])
+    order = np.lexsort((-change, times))
+    working = np.concatenate([[0], change[order].cumsum()])[:-1]
+    spans = np.stack([np.concatenate([[0], times[order][:-1]]), times[order]], axis=1).astype(np.int64)
+    waiting: npt.NDArray[np.bool] = (working == 0) & (spans[:, 1] > spans[:, 0]) & (spans[:, 1] <= until)
+    return np.compress(waiting, spans, axis=0)
+
+
 def schedule_figure(events: pa.Table, tasks: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Draw tasks, as `tasks_of` gives them, as bars, and server steps as lines."""
     clients = sorted({task["client"] for task in tasks})
@@ -104,6 +118,11 @@ def schedule_figure(events: pa.Table, tasks: Sequence[Mapping[str, Any]], title:
     times = np.unique(events["time"].filter(pc.equal(events["client"], SERVER)).to_numpy())
     times = times[times <= until]
     times = times[:: max(1, -(-len(times) // MOST_LINES))]
+    spans = waiting_spans(events) / SECOND / unit
+    spans = spans[spans[:, 0] < until / SECOND / unit]
+    if len(spans):
+        bars = [(start, end - start) for start, end in spans]
+        axes.broken_barh(bars, (-0.5, len(clients)), color=GRID, zorder=0.4, label="no device is at work")
     axes.vlines(times / SECOND / unit, -0.5, len(clients) - 0.5, color=MUTED, linewidth=0.7, zorder=0.5)
     axes.set(xlabel=f"virtual {unit_name} (lines are server steps)", ylabel="client", title=title)
     axes.set_yticks(range(len(clients)), [str(client) for client in clients], fontsize=7)

@@ -13,10 +13,13 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.formats import standard_error
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
+from rayfed_ssl.reports.seed_groups import by_seed, labeled
 from rayfed_ssl.reports.style import (
     BLUE,
+    EQUAL,
     MARKERS,
     ORANGE,
     clean,
@@ -89,30 +92,29 @@ def _partition(federation: Federation) -> Figure:
 
 
 def comparison_figure(summaries: Sequence[Summary]) -> Figure:
-    """Draw accuracy over bytes, a point a run; runs of a system have one mark."""
+    """Draw accuracy over bytes, a point a run, one mark a setting; bars with two standard errors where bytes are equal."""
     scored = [(summary, score) for summary in summaries if (score := summary.headline("linear")) is not None]
     if not scored:
         raise ConfigError("none of these runs has a linear probe's score: let one come to its end")
-    names = system_names([summary for summary, _ in scored])
+    runs = [run for run, _ in scored]
+    groups = labeled(by_seed(runs), {run.directory: (run.directory.name, "") for run in runs})
     figure, axes = new_axes(width=7, height=4.8)
-    for index, name in enumerate(dict.fromkeys(names)):
-        runs = [pair for pair, of in zip(scored, names, strict=True) if of == name]
-        sent = [run.bytes_up / run.num_clients / 1e6 for run, _ in runs]
-        style = mark_style(index) | {"linestyle": "", "markersize": 8, "label": name}
-        axes.plot(sent, [100 * score for _, score in runs], **style)
-    scale_megabytes(axes, [run.bytes_up / run.num_clients / 1e6 for run, _ in scored], 0.1)
+    sent = [_sent(run) for run in runs]
+    if len(groups) > 1 and max(sent) - min(sent) <= EQUAL * max(sent):
+        scores = [(group, group.scores["linear"].mean) for group in groups]
+        errors = [200 * standard_error(mean, 0.0, group.runs[0].samples) for group, mean in scores]
+        axes.barh([clean(group.label) for group, _ in scores], [100 * mean for _, mean in scores], 0.6, xerr=errors)
+        axes.invert_yaxis()
+        axes.set(xlabel=f"linear probe (%), ± two standard errors; each client sends {max(sent):.4g} MB in all")
+        return figure
+    for index, group in enumerate(groups):
+        style = mark_style(index) | {"linestyle": "", "markersize": 8, "label": clean(group.label)}
+        axes.plot(list(map(_sent, group.runs)), [100 * (run.headline("linear") or 0) for run in group.runs], **style)
+    scale_megabytes(axes, sent, 0.1)
     axes.set(xlabel="MB that a client sends in all", ylabel="linear probe (%)")
     legend_below(figure, axes)
     return figure
 
 
-def system_names(summaries: Sequence[Summary]) -> list[str]:
-    """Name each run's system: its method, with objective, model, data and split where these differ between the runs."""
-    parts = [
-        (summary.objective, summary.models, summary.dataset, partition_text(summary.config)) for summary in summaries
-    ]
-    differ = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
-    return [
-        ", ".join([summary.name, *(part for part, differs in zip(own, differ, strict=True) if differs)])
-        for summary, own in zip(summaries, parts, strict=True)
-    ]
+def _sent(run: Summary) -> float:
+    return run.bytes_up / run.num_clients / 1e6

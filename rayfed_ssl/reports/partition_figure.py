@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 
-from rayfed_ssl.data.partitions import count_samples
+from rayfed_ssl.data.partitions import count_samples, with_unlabeled
 from rayfed_ssl.data.public_data import PublicClient, parse_public
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.reports.style import BLUE, ORANGE, new_axes
@@ -25,15 +25,17 @@ def partition_figure(
 ) -> Figure:
     """Draw which client holds how many samples of which class, and the public rows of the training set above the clients.
 
-    The area of each circle is proportional to its count. Circles of public samples are hollow.
+    The area of each circle is proportional to its count. Circles of public samples are hollow. Samples without a label
+    have a column of their own.
     """
     rows = {f"{client_id}": shards[client_id] for client_id in sorted(shards)}
     if public is not None:
         rows = {"public": public, **rows}
+    labels, classes = with_unlabeled(labels, classes)
     counts = count_samples(labels, rows.values(), len(classes))
     cell = min(0.5, 14 / max(counts.shape))
     figure, axes = new_axes(width=max(cell * len(classes) + 1.8, 4), height=cell * len(rows) + 1.4)
-    diameters = LARGEST * np.sqrt(counts / max(counts.max(), 1))
+    diameters = LARGEST * np.sqrt(counts / counts.max())
     row, column = np.nonzero(counts)
     hollow = (row == 0) & (public is not None)
     for chosen, face, edge in ((hollow, "none", ORANGE), (~hollow, BLUE, "none")):

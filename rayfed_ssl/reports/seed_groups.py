@@ -1,15 +1,25 @@
 """Runs that differ in their seed alone, as one: mean, deviation and number."""
 
+import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rayfed_ssl.config.privacy import Privacy
+from rayfed_ssl.config.recipes import flatten
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.formats import MeanStd
+from rayfed_ssl.formats import MeanStd, yaml_text
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary
+
+PRIVACY = flatten({"privacy": Privacy().model_dump(mode="json")})
+"""What a configuration without privacy leaves out."""
+
+LABEL_LIMIT = 44
+"""Characters of a label; more does not fit beside a figure on a phone."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,65 @@ def by_seed(runs: Iterable[Summary]) -> list[SeedGroup]:
         groups.setdefault((setting, repeats[setting, run.config.seed]), []).append(run)
         repeats[setting, run.config.seed] += 1
     return [SeedGroup(tuple(sorted(group, key=lambda run: run.config.seed))) for group in groups.values()]
+
+
+def labeled(groups: Sequence[SeedGroup], names: Mapping[Path, tuple[str, str]]) -> tuple[SeedGroup, ...]:
+    """Label groups with what a run is for in a study, or else with the runs' own name and what differs.
+
+    Args:
+        groups: Of runs.
+        names: Each run's name, and what it is for ("" outside of studies), by its directory.
+    """
+    firsts = [names[group.runs[0].directory] for group in groups]
+    given = [label for _, label in firsts]
+    differing = [[f"{key}={text}" for key, text in each.items()][:2] for each in differing_settings(groups)]
+    methods = {group.runs[0].name for group in groups}
+    labels = []
+    for group, label, settings in zip(groups, given, differing, strict=True):
+        if not label or given.count(label) > 1:
+            own = _own_name([names[run.directory][0] for run in group.runs]) or group.runs[0].name
+            method = group.runs[0].name
+            shown = [own] + [method] * (len(methods) > 1 and method not in own)
+            label = " ".join([*shown, *settings])
+        labels.append(label)
+    labels = [label if labels.count(label) == 1 else name for label, (name, _) in zip(labels, firsts, strict=True)]
+    labels = [label if len(label) <= LABEL_LIMIT else label[: LABEL_LIMIT - 1] + "…" for label in labels]
+    labels = [f"{index}: {label}" if labels.count(label) > 1 else label for index, label in enumerate(labels, 1)]
+    return tuple(replace(group, label=label) for group, label in zip(groups, labels, strict=True))
+
+
+def _own_name(names: Sequence[str]) -> str:
+    """Give what the names of a setting's runs have in common, without the time that a name begins with."""
+    name = names[0] if len(names) == 1 else re.sub(r"[-_ ]?(s|seed)?[-_]?$", "", os.path.commonprefix(names))
+    return re.sub(r"^\d{8}-\d{6}(-\d{3})?-?", "", name)
+
+
+def differing_settings(groups: Sequence[SeedGroup]) -> list[dict[str, str]]:
+    """Find for each group the settings in which it differs from others of its method, those of privacy first."""
+    settings, found = [_settings(group.runs[0]) for group in groups], []
+    for group, own in zip(groups, settings, strict=True):
+        method = group.runs[0].name
+        others = [flat for other, flat in zip(groups, settings, strict=True) if other.runs[0].name == method]
+        keys = sorted(
+            (key for flat in others for key in flat if any(each.get(key) != flat[key] for each in others)),
+            key=lambda key: not key.startswith("privacy."),
+        )
+        found.append({key: yaml_text(own[key]) if key in own else "none" for key in dict.fromkeys(keys)})
+    return found
+
+
+def _settings(run: Summary) -> dict[str, Any]:
+    """Collect what a result depends on: all settings but the seed and how it was computed."""
+    settings = PRIVACY | run.config.flat()
+    return {key: value for key, value in settings.items() if key != "seed" and not key.startswith("engine.")}
+
+
+def differences(groups: Sequence[SeedGroup], missing: str) -> dict[str, list[str]]:
+    """Find the settings that differ between groups: key -> value in each group."""
+    settings = [_settings(group.runs[0]) for group in groups]
+    keys = dict.fromkeys(key for flat in settings for key in flat)
+    values = {key: [yaml_text(flat[key]) if key in flat else missing for flat in settings] for key in keys}
+    return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
 
 
 def _identity(config: Config, fingerprint: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.storage.filesystem import write_atomically
 
 BLUE, ORANGE, GREEN, PINK, SKY, BLACK, AMBER = COLORS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#e69f00"),
@@ -82,6 +83,19 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 2, **settings: Any) 
         figure.legend(handles, labels, loc="outside lower left", ncols=columns, **settings)
 
 
+EQUAL = 0.002
+"""Numbers whose spread is less than this share of the largest are drawn as equal: an axis does not enlarge it."""
+
+
+def dodged(values: Sequence[float]) -> list[float]:
+    """Move equal numbers beside each other, so that marks do not hide each other."""
+    moved = list[float]()
+    for index, value in enumerate(values):
+        alike = [place for place, other in enumerate(values) if abs(other - value) <= EQUAL * max(values)]
+        moved.append(value * (1 + 0.03 * (alike.index(index) - (len(alike) - 1) / 2)))
+    return moved
+
+
 def scale_megabytes(axes: Axes, values: Sequence[float], linthresh: float = 1.0) -> None:
     """Scale an x axis of megabytes: logarithmic where they span much, one tick where all are equal."""
     if not values:
@@ -91,6 +105,8 @@ def scale_megabytes(axes: Axes, values: Sequence[float], linthresh: float = 1.0)
     else:
         if max(values) >= 8 * min(values):
             axes.set_xscale("symlog", linthresh=linthresh, linscale=0.4)
+        elif max(values) - min(values) <= EQUAL * max(values):
+            axes.set_xlim(0, 1.2 * max(values))
         axes.xaxis.set_major_formatter("{x:g}")
     axes.margins(0.12, 0.1)
 
@@ -134,5 +150,5 @@ def save_figure(figure: Figure, out: Path) -> Path:
     if kind not in METADATA:
         raise ConfigError(f"a picture's name ends in .png, .svg or .pdf, got {out}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(figure_bytes(figure, kind))
+    write_atomically(out, figure_bytes(figure, kind))
     return out

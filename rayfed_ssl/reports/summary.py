@@ -9,7 +9,7 @@ from statistics import fmean
 from rayfed_ssl.config.choices import Foreign
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
-from rayfed_ssl.formats import duration, percent, size
+from rayfed_ssl.formats import DECISIVE, duration, percent, size, standard_error
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.bits import why_bits_differ
@@ -38,6 +38,7 @@ class Summary:
     """A run in numbers.
 
     Attributes:
+        recipe: The name of the recipe that the run began with; "" where there was none.
         name: The method's name; "local" on one pooled shard is the centralized upper bound.
         fingerprint: sha256 of the dataset, wherever it lay.
         rounds: Rounds that are on record.
@@ -53,6 +54,7 @@ class Summary:
         virtual_seconds: Virtual time of the last round's end; None without a clock.
         wasted_bytes: Bytes of transfers that no server step used, by the clock's schedule; not in the ledger.
         audit: What attacks on the last round's uploads reached, "attack.metric", the mean over clients.
+        samples: Number of test pictures, or of held-out ones, that scores are of.
     """
 
     directory: Path
@@ -78,6 +80,8 @@ class Summary:
     virtual_seconds: float | None = None
     wasted_bytes: int = 0
     audit: dict[str, float] = field(default_factory=dict)
+    samples: int = 0
+    recipe: str = ""
 
     def headline(self, score: str) -> float | None:
         """The global encoder's score, or the mean over clients where there is no global one."""
@@ -123,21 +127,36 @@ class Summary:
         """Whether the run began with random weights: "random start" or "start"."""
         return "random start" if self.config.model.is_random else "start"
 
+    def error(self, score: str) -> float:
+        """Standard error of `gain`; 0 where the number of test pictures is not known."""
+        now, before = self.headline(score), self.start(score)
+        return standard_error(now or 0.0, before or 0.0, self.samples)
+
+    def side(self, score: str) -> int | None:
+        """1 where the headline is above the score before round 1, -1 below it, 0 within two standard errors of it."""
+        gain = self.gain(score)
+        return None if gain is None else (gain > 0) - (gain < 0) if abs(gain) > DECISIVE * self.error(score) else 0
+
+    @property
+    def pictures(self) -> str:
+        """The pictures that scores are of: "360 test pictures"."""
+        return f"{self.samples:,} {'test' if self.config.data.validation is None else 'held-out'} pictures"
+
     @property
     def is_below_start(self) -> bool:
-        """Whether each score that is known of the start, of kNN and the linear probe, was higher."""
-        gains = [gain for name in SCORES if (gain := self.gain(name)) is not None]
-        return bool(gains) and max(gains) < 0
+        """Whether each score that is known of the start, of kNN and the linear probe, was higher beyond chance."""
+        return {side for name in SCORES if (side := self.side(name)) is not None} == {-1}
 
     def position(self, start: str = "it") -> str:
-        """Say on which side of its start the run is, "below it by 11.10 points in linear"; empty without scores."""
+        """Say where the run is beside its start, "below it by 11.10 ± 2.40 points in linear"; empty without scores."""
         parts = dict[str, list[str]]()
         for name, title in SCORES.items():
-            if (gain := self.gain(name)) is not None:
-                points = round(100 * gain, 2)
-                side = f"below {start} by" if points < 0 else f"above {start} by" if points else f"equal to {start}"
-                parts.setdefault(side, []).append(f"{abs(points):.2f} points in {title}" if points else f"in {title}")
-        return " and ".join(f"{side} {' and '.join(scores)}" for side, scores in parts.items())
+            if (side := self.side(name)) is not None:
+                place = {1: f"above {start} by", -1: f"below {start} by", 0: f"level with {start} at"}[side]
+                points = f"{100 * (self.gain(name) or 0.0) * (side or 1):{'' if side else '+'}.2f}"
+                parts.setdefault(place, []).append(f"{points} ± {100 * self.error(name):.2f} points in {title}")
+        sides = " and ".join(f"{place} {' and '.join(scores)}" for place, scores in parts.items())
+        return f"{sides} ({self.pictures}, ± a standard error)" if sides else ""
 
     def start_line(self) -> str | None:
         """Say what the run started from and where it is now; None where nothing was scored."""
@@ -204,6 +223,8 @@ def summarize(record: RunRecord) -> Summary:
         virtual_seconds=fmean(virtual[max(virtual)]) if virtual else None,
         wasted_bytes=round(sum(map(fmean, wasted.values()))),
         audit=audit_scores(record.directory, last),
+        samples=record.manifest.data.test,
+        recipe=record.manifest.recipe,
     )
 
 
@@ -219,6 +240,17 @@ def score_differences(summaries: Sequence[Summary]) -> str | None:
         values[f"evaluation.{key}"] = [str(getattr(s.config.evaluation, key)) for s in summaries]
     differing = [f"{key} {' and '.join(dict.fromkeys(each))}" for key, each in values.items() if len(set(each)) > 1]
     return f"the runs differ in {', '.join(differing)}: their accuracies do not compare" if differing else None
+
+
+def error_note(summaries: Sequence[Summary]) -> str | None:
+    """Say which differences of accuracies are within two standard errors; None for a run alone and without scores."""
+    shares = [share for summary in summaries for name in SCORES if (share := summary.headline(name)) is not None]
+    samples = min((summary.samples for summary in summaries), default=0)
+    if len(summaries) < 2 or not shares or not samples:
+        return None
+    largest = 100 * DECISIVE * max(standard_error(share, share, samples) for share in shares)
+    within = f"up to {largest:.2f} points, by {samples:,} pictures"
+    return f"differences of accuracies within two standard errors are none: {within}"
 
 
 def digest_notes(records: Sequence[RunRecord]) -> list[str]:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from rayfed_ssl.engine.run_watch import longer
-from rayfed_ssl.formats import percent
+from rayfed_ssl.formats import DECISIVE, percent, standard_error
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.reports.summary import Summary, by_round
+from rayfed_ssl.training.objective import Objective
 
 LEAST_ROUNDS = 4
 """With fewer numbers on record a trend is not told from noise."""
@@ -34,14 +35,24 @@ def verdict(summary: Summary, rows: Sequence[Row]) -> str:
     )
     trend, change = "", _late_change({point.round: point.knn for point in summary.curve})
     if change is not None:
+        last = summary.curve[-1].knn
+        error = standard_error(last, last - change, summary.samples)
         trend = "has leveled off" if abs(change) < MOVED else "rises" if change > 0 else "falls"
         still = "still " * (trend != "has leveled off")
-        sentences.append(f"kNN {still}{trend}: {100 * change:+.2f} points in the last third of its rounds.")
+        points = f"{100 * change:+.2f} ± {100 * error:.2f} points in the last third of its rounds"
+        if MOVED <= abs(change) <= DECISIVE * error:
+            trend = ""
+            sentences.append(f"kNN moved {points}, within two standard errors{_loss(rows)}.")
+        else:
+            sentences.append(f"kNN {still}{trend}: {points}.")
     elif not position and not summary.curve:
         sentences.append(f"No accuracy is on record{_loss(rows)}.")
     else:
         sentences.append(f"Too few rounds are scored to say whether kNN has converged{_loss(rows)}.")
-    remedy = f"Train longer in a new run: training.total_steps={longer(steps)}." * (steps > 0)
+    enough = getattr(
+        summary.config.objective, "enough_steps", Objective.enough_steps
+    )  # a foreign one has no such number
+    remedy = f"Train longer in a new run: training.total_steps={longer(steps, enough)}." * (steps > 0)
     remedy = remedy if summary.is_below_start else NEXT[trend]
     return " ".join(filter(None, [*sentences, remedy if summary.finished else ""]))
 

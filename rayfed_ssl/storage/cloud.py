@@ -22,14 +22,22 @@ PARALLEL_DELETES = 16
 """Objects that are removed in parallel, as each takes a request."""
 
 
+TIMEOUT, ATTEMPTS = 5.0, 3
+"""Seconds without a byte after which a request has failed, and how often one is made: S3's own take a minute and a half."""
+
+
 class Bucket(StorageBackend):
     """A prefix in a bucket."""
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
         with self.explained():
-            opened: tuple[Any, str] = fs.FileSystem.from_uri(self.address)
-            return opened
+            opened, path = fs.FileSystem.from_uri(self.address)
+            if opened.type_name == "s3":  # an address has no options for these; pyarrow pickles all others
+                times = {"connect_timeout": TIMEOUT, "request_timeout": TIMEOUT}
+                retries = fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS)
+                opened = fs.S3FileSystem(**opened.__reduce__()[1][0] | times, retry_strategy=retries)
+            return opened, path
 
     def _path(self, name: str) -> str:
         return f"{self._opened[1]}/{name}"

@@ -25,6 +25,7 @@ from rayfed_ssl.config.strict import explain
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.errors import ConfigError, plain, reason
+from rayfed_ssl.file_kinds import file_seems
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info, encoders
 from rayfed_ssl.models.batch_norm import BatchNorm1d, BatchNorm2d
@@ -190,7 +191,8 @@ def _read(path: Path) -> tuple[dict[str, str], Weights]:
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}: write one with `rayfed-ssl export RUN {path}`") from None
     except DAMAGE as error:
-        raise ConfigError(f"{path} cannot be read as safetensors ({reason(error)}): copy or export it again") from None
+        why = file_seems(path) or reason(error)
+        raise ConfigError(f"{path} cannot be read as safetensors ({why}): copy, convert or export it again") from None
 
 
 def read_export(path: Path | str, *, trust: bool = False) -> Export:

@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
@@ -81,7 +82,8 @@ def write_atomically(path: Path, content: bytes | Iterable[Chunk]) -> None:
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a name that is too long has no file to remove either
+            temporary.unlink()
 
 
 def explained(error: OSError, path: Path) -> OSError:

@@ -15,6 +15,8 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock
 
+from rayfed_ssl.reading import read_bytes
+
 KEY_BYTES = 32
 
 
@@ -42,7 +44,7 @@ def _key_file() -> Path:
 
 def _key() -> bytes | None:
     with suppress(OSError):
-        key = _key_file().read_bytes()
+        key = read_bytes(_key_file(), KEY_BYTES)
         return key if len(key) == KEY_BYTES else None
     return None
 
@@ -54,6 +56,7 @@ def _make_key() -> bytes:
     with FileLock(file.with_suffix(".lock")):
         if (key := _key()) is None:
             key = secrets.token_bytes(KEY_BYTES)
-            file.touch(mode=0o600)
-            file.write_bytes(key)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK  # a pipe is an error and waits for no reader
+            with os.fdopen(os.open(file, flags, 0o600), "wb") as opened:
+                opened.write(key)
     return key

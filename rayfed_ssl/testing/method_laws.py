@@ -4,6 +4,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +172,16 @@ def uploads_are_not_hoarded(trial: Trial) -> None:
     uploads = [upload for _, upload in sorted(first.uploads.items())]
     lazy = LazyUploads(uploads, NUM_UPLOADS, federation.method.held_fields)
     federation.update_server(len(trial.played), first.server_before, lazy)
-    demand(
-        lazy.reads == sorted(set(lazy.reads)), f"uploads are read once, in order, and were read as {lazy.reads[:40]}"
-    )
+    for number, (before, client_id) in enumerate(pairwise(lazy.reads), 2):
+        demand(
+            before < client_id,
+            f"uploads are read once, in order, and read {number} was of client {client_id} after client {before}: iterate "
+            "over them once, and keep what later steps need (held_fields)",
+        )
     demand(
         lazy.in_use.most <= 2,
-        f"the server holds {lazy.in_use.most} of {NUM_UPLOADS} uploads at once: sum them up with WeightedMean as they come",
+        f"the server holds {lazy.in_use.most} of {NUM_UPLOADS} uploads at once: sum them up with WeightedMean as they come, "
+        "or name the fields that it needs of all at once in held_fields",
     )
 
 

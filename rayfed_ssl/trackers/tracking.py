@@ -1,9 +1,13 @@
-"""The observer that keeps trackers up to date, stores what they have, and lets none of them stop a run."""
+"""The observer that keeps trackers up to date, stores what they have, and lets none of them stop a run or hold it up."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
+from queue import SimpleQueue
 from typing import Any
 
 from rayfed_ssl.config.schema import Config
@@ -20,6 +24,42 @@ PROGRESS = "trackers.json"
 """The trackers' ids and the last round that each has of each series, in the run's directory."""
 
 
+NOTICE, PATIENCE, ABORTED = 3.0, 60.0, 10.0
+"""Seconds at a run's end after which it says that it waits for trackers, and that it waits; the last if it was stopped."""
+
+
+class Follower:
+    """A tracker in a thread of its own, for which nothing waits while the run goes on.
+
+    Attributes:
+        failure: What it has raised; later calls are not made.
+    """
+
+    def __init__(self, open_tracker: Callable[[], Tracker]) -> None:
+        self.failure: Exception | None = None
+        self._calls: SimpleQueue[Callable[[Tracker], None] | None] = SimpleQueue()
+        # A daemon: its library may try for minutes, and the process is to end.
+        self._thread = threading.Thread(target=self._follow, args=(open_tracker,), daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Callable[[Tracker], None] | None) -> None:
+        """Add a call, which is made after those before; None is the end."""
+        self._calls.put(call)
+
+    def is_done(self, seconds: float) -> bool:
+        """Wait until it has ended or failed, for so many seconds at most."""
+        self._thread.join(max(0.0, seconds))
+        return not self._thread.is_alive()
+
+    def _follow(self, open_tracker: Callable[[], Tracker]) -> None:
+        try:
+            tracker = open_tracker()
+            while (call := self._calls.get()) is not None:
+                call(tracker)
+        except Exception as error:
+            self.failure = error
+
+
 class Tracking(Observer):
     """Gives trackers the new rows of the record; comes after the record among a run's observers.
 
@@ -34,15 +74,14 @@ class Tracking(Observer):
         self._record, self._warn = record, warn
         path = record.directory / PROGRESS
         try:
-            self._progress: dict[str, Any] = dict(read_json(path)) if path.is_file() else {}
+            self._progress: dict[str, dict[str, Any]] = dict(read_json(path)) if path.is_file() else {}
         except (OSError, TypeError, ValueError) as error:
             raise ConfigError(f"{path} is damaged ({reason(error)}): delete it, and trackers log anew") from None
-        self._trackers: dict[str, Tracker] = {}
-        self._total_bytes: Mapping[str, float] = {}
-        for name in configured_trackers(config):
-            with self._surviving(name):
-                self._open(name, config, round)
-        if self._trackers:
+        self._lock, self._total_bytes = threading.Lock(), dict[str, float]()
+        self._followers = {
+            name: Follower(partial(self._open, name, config, round)) for name in configured_trackers(config)
+        }
+        if self._followers:
             self._log_rows(record.metrics, record.ledger)
 
     def on_commit(self, outcome: RoundOutcome) -> None:
@@ -54,12 +93,21 @@ class Tracking(Observer):
         self._log_rows(score_rows(evaluations), [])
 
     def close(self, status: EndStatus) -> None:
-        """Close all trackers."""
-        for name, tracker in list(self._trackers.items()):
-            with self._surviving(name):
-                tracker.close(status)
+        """Close all trackers; one that does not answer in time is left behind."""
+        begun, is_noticed = time.monotonic(), False
+        last = begun + (PATIENCE if status == "finished" else ABORTED)
+        for follower in self._followers.values():
+            follower.submit(lambda tracker: tracker.close(status))
+            follower.submit(None)
+        for name, follower in self._followers.items():
+            if not (is_noticed or follower.is_done(begun + NOTICE - time.monotonic())):
+                is_noticed = True
+                self._warn(f"waiting for {name}, which has not taken all yet, for at most {last - begun:.0f} s")
+            if not follower.is_done(last - time.monotonic()):
+                follower.failure = TimeoutError(f"no answer within {last - begun:.0f} s")
+        self._report()
 
-    def _open(self, name: str, config: Config, round: int) -> None:
+    def _open(self, name: str, config: Config, round: int) -> Tracker:
         earlier = self._progress.get(name, {})
         # A tracker's library is imported now and not before.
         module = import_module(f"rayfed_ssl.trackers.{name}")
@@ -67,45 +115,48 @@ class Tracking(Observer):
         logged: dict[str, int] = dict(earlier.get("logged", {})) if tracker.continues else {}
         if tracker.rewinds:
             logged = {series: min(last, round) for series, last in logged.items()}
-        self._progress[name] = {"identity": tracker.identity, "logged": logged}
-        self._trackers[name] = tracker
+        self._save(name, {"identity": tracker.identity, "logged": logged})
+        return tracker
 
     def _log_rows(self, metrics: Sequence[Row], ledger: Sequence[Row]) -> None:
         """Log new rows of the record."""
-        if not self._trackers:
+        self._report()
+        if not self._followers:
             return
         series = points(metrics)
         for round, totals in total_bytes(ledger, self._total_bytes).items():
             series[round] = series.get(round, {}) | totals
-            self._total_bytes = totals
-        self._log(dict(sorted(series.items())))
+            self._total_bytes = dict(totals)
+        for name, follower in self._followers.items():
+            follower.submit(partial(self._log, name, dict(sorted(series.items()))))
 
-    def _log(self, series: Points) -> None:
-        """Log what each tracker does not have; a round counts as logged once the tracker has taken it."""
-        for name, tracker in list(self._trackers.items()):
-            logged = self._progress[name]["logged"]
-            with self._surviving(name):
-                for round, values in series.items():
-                    if new := {key: value for key, value in values.items() if logged.get(key, -1) < round}:
-                        tracker.log(round, new)
-                        logged |= dict.fromkeys(new, round)
-                self._save_progress()
-
-    def _save_progress(self) -> None:
-        write_atomically(self._record.directory / PROGRESS, json.dumps(self._progress, indent=1).encode())
-
-    @contextmanager
-    def _surviving(self, name: str) -> Iterator[None]:
-        """Call a tracker; if it fails, the run continues without it."""
+    def _log(self, name: str, series: Points, tracker: Tracker) -> None:
+        """Log what a tracker does not have; a round counts as logged once the tracker has taken it."""
+        progress: dict[str, Any] = self._progress[name]
+        logged = dict(progress["logged"])
         try:
-            yield
-        except Exception as error:
-            self._trackers.pop(name, None)
-            cause = (str(error).strip().splitlines() or [""])[0]
-            self._warn(
-                f"{name} failed and is no longer used ({type(error).__name__}: {cause}); the record is complete, and "
-                f"`rayfed-ssl resume {self._record.directory} engine.trackers=[{name}]` logs what is missing"
-            )
+            for round, values in series.items():
+                if new := {key: value for key, value in values.items() if logged.get(key, -1) < round}:
+                    tracker.log(round, new)
+                    logged |= dict.fromkeys(new, round)
+        finally:
+            self._save(name, progress | {"logged": logged})
+
+    def _save(self, name: str, progress: dict[str, Any]) -> None:
+        with self._lock:
+            self._progress[name] = progress
+            write_atomically(self._record.directory / PROGRESS, json.dumps(self._progress, indent=1).encode())
+
+    def _report(self) -> None:
+        """Say which trackers have failed; the run continues without them."""
+        for name, follower in list(self._followers.items()):
+            if (error := follower.failure) is not None:
+                del self._followers[name]
+                cause = (str(error).strip().splitlines() or [""])[0]
+                self._warn(
+                    f"{name} failed and is no longer used ({type(error).__name__}: {cause}); the record is complete, and "
+                    f"`rayfed-ssl resume {self._record.directory} engine.trackers=[{name}]` logs what is missing"
+                )
 
 
 @contextmanager

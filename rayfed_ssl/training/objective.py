@@ -80,6 +80,7 @@ class Objective(Validated, ABC):
         follows_rounds: Whether a step depends on the number of rounds, `context.rounds`: such a run cannot be made longer.
         joins: What of its loss joins samples, so that a single one has no loss of its own (docs/privacy-budget.md).
         belongs_to: The only method that can train on it, or None.
+        enough_steps: Steps of a client until an encoder is above its random start (docs/which-first.md).
 
     `loss` and `finish_step` read and write tensors, in place, and nothing else, and `phase` names what depends on the epoch:
     a GPU captures a step and replays it (docs/gpu.md).
@@ -93,6 +94,7 @@ class Objective(Validated, ABC):
     follows_rounds: ClassVar[bool] = False
     joins: ClassVar[str] = "its loss is not written as a sum over samples"
     belongs_to: ClassVar[str | None] = None
+    enough_steps: ClassVar[int] = 500
 
     @property
     @abstractmethod

@@ -6,12 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from actors.cluster import address, machine, private_ray
+from actors.cluster import address, connect, machine, private_ray
 from actors.cluster import health as health_module
 from actors.cluster.address import LocalNode, check_address, resolve_address
 from actors.cluster.health import Health
@@ -193,6 +195,21 @@ def test_auto_without_exactly_one_ray_is_refused(nodes, local_nodes, message):
         resolve_address("auto")
 
 
+@pytest.mark.parametrize("named", ["auto", "127.0.0.1:9", "http://127.0.0.1:8265"])
+@pytest.mark.parametrize("given", [None, "auto"])
+def test_the_variable_is_named_where_it_is_what_was_used(nodes, given, named, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    with pytest.raises(ClusterError, match=rf"^RAY_ADDRESS={named}: .*; unset RAY_ADDRESS to start Ray here$"):
+        connect.start(given)
+
+
+def test_the_option_is_named_where_it_is_what_was_used(nodes):
+    with pytest.raises(
+        ClusterError, match=r"^there is no Ray at 127.0.0.1:9 .*; leave --address out to start Ray here$"
+    ):
+        connect.start("127.0.0.1:9")
+
+
 def test_a_machine_without_a_node_of_the_ray_is_refused(nodes):
     nodes.append(PRIVATE)
     with socket.create_server(("127.0.0.1", 0)) as head:
@@ -224,3 +241,31 @@ except ClusterError as error:
     assert ended.returncode == 1
     assert ended.stderr.startswith("Ray did not start on this machine (its gcs_server died)")
     assert not list(short_tmp.glob("rayfed-*"))
+
+
+def test_a_head_that_no_longer_answers_is_noticed_once_and_one_that_was_left_never(monkeypatch):
+    monkeypatch.setattr(health_module, "WATCH_INTERVAL", 0.05)
+    for is_left in (False, True):
+        with socket.create_server(("127.0.0.1", 0)) as head:
+            where, said, told = f"127.0.0.1:{head.getsockname()[1]}", [], threading.Event()
+            context = SimpleNamespace(gcs_address=where)
+            monkeypatch.setattr(health_module.ray, "get_runtime_context", lambda context=context: context)
+            health = Health()
+            health.watch_head(lambda why, said=said, told=told: (said.append(why), told.set()))
+            assert not told.wait(0.5)
+            if is_left:
+                health.left.set()
+        assert told.wait(1 if is_left else 20) is not is_left
+        expected = f"Ray's head at {where} does not answer (connection refused): start it again, then resume the run"
+        assert said == ([] if is_left else [expected])
+
+
+@pytest.mark.parametrize(
+    ("load", "advice"), [(0.5, "check space in .*, memory"), (500.0, "the load of this machine is 5")]
+)
+def test_a_failed_start_is_put_down_to_the_load_of_a_busy_machine(load, advice, monkeypatch):
+    monkeypatch.setattr(connect.os, "getloadavg", lambda: (load, load, load))
+    begun = connect._Start(connect.Cluster(True, SessionDirectory.create()), failures=[RuntimeError("its raylet died")])
+    begun.done.set()
+    with pytest.raises(ClusterError, match=rf"^Ray did not start on this machine \(its raylet died\): {advice}"):
+        connect._finish(begun, 1)

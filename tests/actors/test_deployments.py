@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,8 @@ def test_the_kubernetes_manifest_has_what_kuberay_requires_and_its_network_polic
     assert all({"rayStartParams", "template"} <= set(group) for group in groups)
     assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
     labels = manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
-    assert all(labels.items() <= group["template"]["metadata"]["labels"].items() for group in groups)
+    pods = [*(group["template"] for group in groups), job["spec"]["submitterPodTemplate"]]
+    assert all(labels.items() <= pod["metadata"]["labels"].items() for pod in pods)
     assert set(cluster["workerGroupSpecs"][0]) >= {"groupName", "replicas", "minReplicas", "maxReplicas"}
 
 
@@ -89,6 +91,14 @@ def test_pods_ask_for_a_token_have_ray_s_settings_and_room_for_its_store(manifes
         assert volumes[mounts["/shared"]]["persistentVolumeClaim"]["claimName"] == "rayfed-ssl"
         assert pod["securityContext"]["runAsNonRoot"]
         assert container["resources"]["limits"] == container["resources"]["requests"]
+
+
+def test_what_is_mounted_is_what_is_installed():
+    mounts = yaml.safe_load((ROOT / "cluster.yaml").read_text())["file_mounts"]
+    mounted = {local for local in mounts.values() if not local.startswith("~")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert mounted == {"pyproject.toml", project["project"]["readme"], *packages}
 
 
 def test_ray_and_torch_have_one_version_everywhere(manifests):

@@ -19,6 +19,7 @@ from rayfed_ssl import Config, plugins, run
 from rayfed_ssl.analysis.audit import audit, view
 from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.attacks.attack import Attack, Finding, Pictures, Seen, Truth
+from rayfed_ssl.attacks.encoder_mi import EncoderMI
 from rayfed_ssl.attacks.measures import separation
 from rayfed_ssl.attacks.membership import Membership
 from rayfed_ssl.attacks.rmia import RMIA
@@ -337,6 +338,24 @@ class Broken(Sums):
         if self.how == "raises":
             raise KeyError("boom")
         yield Finding("sum", float("nan")) if self.how == "nan" else 0.7  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("name", "attack"), [(f"{Sums.__module__}:Sums", Sums), ("encoder-mi", EncoderMI)])
+def test_an_attack_that_fails_leaves_the_others(
+    audited: Path, tmp_path: Path, name: str, attack: type[Attack], monkeypatch: pytest.MonkeyPatch
+):
+    def fail(self: Attack, seen: Seen, truth: Truth) -> Iterator[Finding]:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr(attack, "run", fail)
+    plugins.allow([name])
+    directory, asked = copy(audited, tmp_path), {name: {}, "embedding-norm": {}}
+    with pytest.raises(ConfigError, match=r"attack=.* RuntimeError: mat1 and mat2 shapes cannot be multiplied"):
+        audit(directory, asked)
+    norms = [row for row in read_audit(audited) if row["attack"] == "embedding-norm"]
+    assert read_audit(directory) == norms
+    rows, notes = audit(directory, asked, required=False)
+    assert (rows, len(notes)) == (norms, 1)
 
 
 @pytest.mark.parametrize(

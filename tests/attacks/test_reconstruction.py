@@ -17,6 +17,7 @@ from rayfed_ssl.attacks.analytic import Analytic, cosines, features, first_layer
 from rayfed_ssl.attacks.attack import Finding, Pictures, Seen, Truth
 from rayfed_ssl.attacks.decoder import InverseNetwork
 from rayfed_ssl.attacks.gradient_inversion import GradientInversion
+from rayfed_ssl.attacks.matched_representation import MatchedRepresentation
 from rayfed_ssl.attacks.measures import psnr, ssim
 from rayfed_ssl.attacks.model_theft import attacked, embed
 from rayfed_ssl.attacks.reconstruction import assign, compare, pixels, ranks, squared_distances
@@ -138,6 +139,22 @@ def test_a_decoder_draws_the_members_from_their_projections():
     assert found["rank"] < 0.2
     assert found["rank"] < found["rank-chance"]
     assert found["auc"] > 0.7 > 0.6 > null["auc"]
+
+
+@pytest.mark.parametrize("kind", ["features", "pixels", "pixels as a model sees them"])
+def test_private_rows_of_another_width_are_matched_and_drawn(kind: str):
+    seen, truth = observe("privacy.held_out=0.5", clients=20, number=1500)
+    plain = seen.task.plain(truth.members.batch(torch.arange(len(truth.members))))
+    rows = {"features": embed(seen, attacked(seen), plain)[0], "pixels": pixels(seen, truth.members)}.get(kind, plain)
+    leaking = replace(seen, upload=Rows(seen.sent, rows))
+    assert numbers(MatchedRepresentation().run(leaking, truth))["auc"] == 1
+    drawn = numbers(InverseNetwork(steps=100).run(leaking, truth))
+    assert drawn["psnr"] > drawn["psnr-mean"]
+    assert drawn["rank"] < drawn["rank-chance"]
+    with pytest.raises(
+        ValueError, match=r"private samples have 7 numbers, .* projections \d+, features \d+, pixels 432"
+    ):
+        list(MatchedRepresentation().run(replace(seen, upload=Rows(seen.sent, torch.ones(3, 7))), truth))
 
 
 def test_features_that_one_row_each_gives_away_are_read():

@@ -96,3 +96,33 @@ def test_the_figures_are_drawn(tmp_path: Path) -> None:
     for name in drawn:
         with Image.open(tmp_path / name) as figure, Image.open(claims.DOCS / name) as published:
             assert figure.size == published.size
+
+
+def table_rows(page: str, head: str) -> list[list[str]]:
+    """The cells of the table that begins with this head."""
+    text = (claims.DOCS / page).read_text()
+    lines = text[text.index(head) :].split("\n\n", 1)[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_the_tables_of_attacks_are_those_of_the_file() -> None:
+    rows = table_rows("privacy.md", "| system | linear (%) | MB | `class-dist")
+    assert len(rows) > 20
+    for system, _, _, *cells in rows:
+        assert claims.attack_cells(system)[:4] == cells, system
+    shown = {row[0]: row[1:5] for row in table_rows("privacy.md", "| representations of private samples | `matched")}
+    systems = {
+        "FedCA's dictionary": "FedCA",
+        "FCL's features": "FCL",
+        "FCL's without InstaHide": "FCL without InstaHide",
+    }
+    assert shown.keys() == systems.keys()
+    for name, cells in shown.items():
+        assert [cell.replace("0.00 (0.00 to 0.00)", "0") for cell in claims.attack_cells(systems[name])[4:]] == cells
+
+
+def test_the_seeds_that_would_decide_follow_from_the_columns_shown() -> None:
+    rows = [row for row in table_rows("claims.md", "| difference, in the benchmark") if " and " not in row[2]]
+    assert len(rows) > 10
+    for name, seen, deviation, seeds in rows:
+        assert claims.seeds_needed(float(seen.split()[0]), float(deviation)) == int(seeds.replace(",", "")), name

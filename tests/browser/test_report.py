@@ -69,6 +69,7 @@ def test_a_phone_scrolls_down_and_not_sideways(chromium, report):
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
         wide = page.locator(".scroll").evaluate_all("boxes => boxes.filter(b => b.scrollWidth > b.clientWidth).length")
         assert wide > 0  # tables that do not fit scroll within their box
+        assert page.locator(".overflows").count() == wide  # and say so
 
 
 def test_no_row_is_tall_no_key_breaks_and_captions_stand_below(chromium, report):

@@ -117,6 +117,9 @@ class NotOne:
 def striped(labels, num_clients, generator, *, offset: int = 0):
     return [np.arange((k + offset) % num_clients, len(labels), num_clients) for k in range(num_clients)]
 
+def open_ended(labels, num_clients, *others, offset: int = 0, **k):
+    return striped(labels, num_clients, None, offset=offset)
+
 def noisy(images, size):
     """Draws from torch's global generator."""
     return (images[..., :size, :size] / 255 + 0.1 * torch.rand(len(images), 1, 1, 1)).clamp(0, 1)
@@ -185,6 +188,12 @@ def test_classes_from_outside_run_resume_and_are_written_down(tiny: TinyConfig, 
     result = run(config, tmp_path / "run")
     assert result.state_sha256 == run(tiny("fedavg", PARTITION), tmp_path / "same").state_sha256
     assert resume(tmp_path / "run").state_sha256 == result.state_sha256
+
+
+def test_a_function_that_takes_any_arguments_has_the_settings_that_it_names(tiny: TinyConfig):
+    assert tiny("fedavg", "partition=outside_module:open_ended").partition.offset == 0
+    with pytest.raises(ConfigError, match=r"outside_module:open_ended has no field 'k': choose from offset"):
+        tiny("fedavg", "partition={name: 'outside_module:open_ended', k: 1}")
 
 
 def test_an_instance_or_an_inner_method_may_come_from_outside(tiny: TinyConfig):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rayfed_ssl.config.recipes import read_recipe, recipe_names
-from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.schema import Config, takes_text
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.runs import run
@@ -91,18 +91,18 @@ def test_systems_of_the_papers_are_told_apart_by_name():
 def test_dotted_keys_of_a_file_are_nested_ones(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("training:\n  batch: 8\n  optimizer.lr: 0.5\n  optimizer.weight_decay: 0\nmodel.encoder: cnn\n")
-    assert read_recipe(path) == {
+    assert read_recipe(path, takes_text) == {
         "training": {"batch": 8, "optimizer": {"lr": 0.5, "weight_decay": 0}},
         "model": {"encoder": "cnn"},
     }
     path.write_text("method: fedprox\nmethod.mu: 0.1\nmodel: cnn\nmodel.stem: auto\n")
-    assert read_recipe(path) == {
+    assert read_recipe(path, takes_text) == {
         "method": {"name": "fedprox", "mu": 0.1},
         "model": {"encoder": "cnn", "stem": "auto"},
     }
     path.write_text("training:\n  optimizer: {lr: 1}\n  optimizer.lr: 0.5\n")
     with pytest.raises(ConfigError, match=r"optimizer\.lr is there twice"):
-        read_recipe(path)
+        read_recipe(path, takes_text)
 
 
 def test_another_kind_drops_the_fields_that_it_lacks():

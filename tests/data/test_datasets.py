@@ -411,3 +411,33 @@ def test_a_directory_that_is_there_twice_is_no_class(tmp_path, opened, link):
     (tmp_path / link).symlink_to(tmp_path / "b")
     with pytest.raises(ValueError, match=r"are one directory: remove the link"):
         opened("folder", path=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("split", "table"), [("", "metadata.csv"), ("train/", "train/metadata.csv"), ("train/", "metadata.csv")]
+)
+def test_the_columns_of_a_folder_are_those_of_its_metadata(split, table, tmp_path):
+    names = [f"{split}{label}/{number}.png" for label in ("ant", "bee") for number in range(4)]
+    for index, name in enumerate(names):
+        save(tmp_path / "pictures" / name, png(pictures(8, 6, 6)[index]))
+    file = tmp_path / "pictures" / table
+    start = os.path.dirname(table)
+    lines = [f"{os.path.relpath(name, start or '.')},{10 - index}" for index, name in enumerate(names)]
+    file.write_text("\n".join(["file_name,nest", *reversed(lines)]) + "\n")
+    options = {"path": tmp_path / "pictures", "cache": tmp_path / "cache", "size": 6, "test_fraction": 0.25}
+    dataset = open_dataset("folder", group="nest", **options)
+    assert sorted(dataset.train.groups) == list(range(6))  # of the samples that are left to train on
+    assert list(dataset.train.groups) == sorted(
+        dataset.train.groups, reverse=True
+    )  # numbers, in the order of the pictures
+    assert not any("csv" in note for note in dataset.notes)
+    with pytest.raises(ValueError, match="needs the columns file_name and hive, got file_name, nest"):
+        open_dataset("folder", group="hive", **options)
+    file.write_text("\n".join(["file_name,nest", *lines[1:]]))
+    with pytest.raises(ValueError, match=r"metadata\.csv does not name .*ant/0\.png: add it, with its nest"):
+        open_dataset("folder", group="nest", **options)
+    file.unlink()
+    with pytest.raises(
+        ValueError, match=r"there is no column nest without .*metadata\.csv: write one with the columns"
+    ):
+        open_dataset("folder", group="nest", **options)

@@ -1,5 +1,8 @@
 """Hugging Face datasets, torchvision's by name, and clients by a column of the data."""
 
+import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import torchvision
 from PIL import Image
 
@@ -108,8 +112,68 @@ def test_a_row_of_the_hub_without_a_picture_is_unreadable(tmp_path, opened):
     pictures = [None if row == 3 else {"bytes": png(PIXELS[row]), "path": None} for row in range(12)]
     rows = {"scan": pictures, "grade": [row % 2 for row in range(12)]}
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "scans"))
-    with pytest.raises(ValueError, match=r"^1 of \d+ pictures are unreadable: row 3 \(not a picture"):
+    with pytest.raises(ValueError, match=r"^1 of \d+ pictures are unreadable: row 3 \(it is empty"):
         opened("hub", path=tmp_path / "scans", test_fraction=0.25)
+
+
+def overwrite_offsets(file):
+    """Let every picture begin far behind the file's end."""
+    pictures = pa.ipc.open_stream(file.read_bytes()).read_all()["scan"].chunk(0).field("bytes")
+    offsets = pictures.buffers()[1].to_pybytes()
+    changed = (np.arange(len(offsets) // 4, dtype=np.int32) * 16 + 0x7F000000).tobytes()
+    file.write_bytes(file.read_bytes().replace(offsets, changed, 1))
+
+
+def compress(file):
+    table = pa.ipc.open_stream(file.read_bytes()).read_all()
+    with pa.ipc.new_stream(str(file), table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+
+
+def many_rows(file):
+    """Have a thousand million rows without a byte of them."""
+    ends, values = pa.array([10**9], pa.int32()), pa.array([0])
+    table = pa.table({"grade": pa.RunEndEncodedArray.from_arrays(ends, values)})
+    with pa.ipc.new_stream(str(file), table.schema) as writer:
+        writer.write_table(table)
+
+
+def replace_by_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (overwrite_offsets, "Struct child array #0 invalid: Invalid: .* binary offset"),
+        (compress, "is compressed, and save_to_disk compresses nothing"),
+        (many_rows, r"says that it has 10{9} rows in \d+ bytes"),
+        (replace_by_pipe, "it is no regular file"),
+    ],
+)
+def test_an_arrow_file_is_checked_before_its_pictures_are_read(saved, tmp_path, opened, change, message):
+    copy = Path(shutil.copytree(saved, tmp_path / "copy"))
+    change(copy / "train" / "data-00000-of-00001.arrow")
+    with pytest.raises(ValueError, match=rf"^data.path={copy} is no complete directory of save_to_disk \(.*{message}"):
+        opened("hub", path=copy)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("dataset_dict.json", {"splits": ["../scans/train"]}),
+        ("dataset_dict.json", {"splits": ["x::http://127.0.0.1:9/y"]}),
+        ("train/state.json", {"_data_files": [{"filename": "/dev/zero"}]}),
+    ],
+)
+def test_a_directory_names_only_files_of_its_own(saved, tmp_path, opened, file, content):
+    copy = Path(shutil.copytree(saved, tmp_path / "copy"))
+    (copy / file).write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=r"is no complete directory of save_to_disk \(it names '.*', which lies outside"
+    ):
+        opened("hub", path=copy)
 
 
 def test_a_column_travels_with_the_samples_and_changes_no_fingerprint(saved, opened):
@@ -162,7 +226,7 @@ def test_clients_of_a_run_are_the_values_of_a_column(saved, tiny):
     assert not set.intersection(*hospitals)
     digits = tiny("fedavg", "partition={name: column, column: hospital}")
     with pytest.raises(
-        ConfigError, match=r"dataset digits has no columns, got hospital: take parquet, hub, or another"
+        ConfigError, match=r"dataset digits has no columns, got hospital: take parquet, hub, folder, or another"
     ):
         Federation.open(digits)
 
@@ -215,6 +279,16 @@ def test_any_dataset_of_torchvision_opens_by_its_class(opened, tmp_path, monkeyp
         opened("torchvision:CocoDetection", path=tmp_path)
     with pytest.raises(ValueError, match=r"has no default place: set data.path"):
         opened("torchvision:SVHN")
+
+
+def test_torch_s_advice_to_run_what_a_file_holds_is_not_handed_on(tmp_path, opened):
+    (tmp_path / "MNIST" / "processed").mkdir(parents=True)
+    for file in ("training.pt", "test.pt"):
+        torch.save(Path("objects"), tmp_path / "MNIST" / "processed" / file)
+    with pytest.raises(
+        ConfigError, match=r"^a file of MNIST in .* in place of tensors, which would run code: get it anew$"
+    ):
+        opened("torchvision:MNIST", path=tmp_path)
 
 
 def test_classes_that_are_no_integers_are_refused():

@@ -9,7 +9,7 @@ import pytest
 
 from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine.round_loop import ClientReport, Evaluation, Observer, RoundOutcome, ServerReport
-from rayfed_ssl.engine.run_watch import RoundLosses, RunWarning, RunWatch, probe_remarks
+from rayfed_ssl.engine.run_watch import RoundLosses, RunWarning, RunWatch, below_start, probe_remarks
 from rayfed_ssl.objectives import MoCo
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.checkpoints import RunState, Stored
@@ -164,9 +164,17 @@ def test_an_encoder_below_its_start_in_both_scores_is_told_with_its_steps(
     assert [warning.kind for warning in given] == kinds
     if kinds:
         assert (
-            "below its start by 10.0 points in kNN and 10.0 points in the linear probe after 60 steps of a client: "
-            "train longer in a new run, with training.total_steps=500" in given[0].message
+            "below its start by 10.0 ± 2.2 points in kNN and 10.0 ± 2.2 points in the linear probe (1,000 test pictures, "
+            "± a standard error) after 60 steps of a client: train longer in a new run, with training.total_steps=500"
+            in given[0].message
         )
+
+
+def test_an_encoder_within_two_standard_errors_of_its_start_is_not_below_it() -> None:
+    start, now = {"knn": 0.5, "linear": 0.6}, {"knn": 0.4, "linear": 0.5}
+    assert below_start("global", now, start, 60, 150) is None
+    assert below_start("global", now, start, 60, 250).endswith("training.total_steps=500")
+    assert below_start("global", now, start, 60, 250, 2000).endswith("training.total_steps=2000")
 
 
 def test_a_gap_below_knn_within_two_standard_errors_is_no_remark() -> None:

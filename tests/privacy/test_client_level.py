@@ -79,6 +79,20 @@ def test_the_noise_of_a_sum_is_z_times_the_clip_norm(tiny: Tiny):
     assert abs(float(torch.corrcoef(flat)[0, 1])) < 5 / math.sqrt(number)
 
 
+def test_noise_above_what_it_hides_is_known_before_the_run(open_tiny: Open):
+    federation = open_tiny("fedavg", UNIFORM, "clients.number=4", "privacy={clip: 2.0, noise: 0.5}")
+    upload = next(iter(play(federation, 1)[0].uploads.values()))
+    number = sum(value.numel() for value in upload.weights.values() if value.is_floating_point())
+    warning = federation.method.noise_warning(federation.task)
+    assert (
+        f"is {0.5 * math.sqrt(number) / 4:.3g} times the signal at most (z sqrt(d) / m, {number:,} weights, 4"
+        in warning
+    )
+    for method, z in (("fedavg", 0.001), ("flesd", 0.5)):
+        quiet = open_tiny(method, *[UNIFORM] * (method == "fedavg"), f"privacy={{clip: 2.0, noise: {z}}}")
+        assert quiet.method.noise_warning(quiet.task) is None
+
+
 def test_a_value_has_all_the_noise_by_itself(tiny: Tiny):
     rows = []
     for noisy, quiet in with_and_without_noise(tiny, "flesd"):

@@ -17,9 +17,10 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import percent
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html import write_report
-from rayfed_ssl.reports.html.comparison import differences, labeled_groups
+from rayfed_ssl.reports.html.comparison import labeled_groups
 from rayfed_ssl.reports.html.record_plots import accuracy_plots
 from rayfed_ssl.reports.html.sources import open_sources
+from rayfed_ssl.reports.seed_groups import differences
 from rayfed_ssl.reports.style import figure_bytes
 from rayfed_ssl.reports.summary import summarize
 
@@ -145,8 +146,8 @@ def test_runs_that_differ_in_seed_alone_are_one_row_with_mean_spread_and_number(
 def test_a_sweep_is_its_runs_grouped_by_setting(sweep):
     groups = labeled_groups(open_sources([sweep]).runs)
     names = {group.label: [run.directory.name for run in group.runs] for group in groups}
-    assert names == {"flesd": ["flesd-0", "flesd-1"], "local": ["local-0"]}
-    keys = differences(groups)
+    assert names == {"flesd": ["flesd-0", "flesd-1"], "local-0": ["local-0"]}
+    keys = differences(groups, "")
     assert keys["method.name"] == ["flesd", "local"]
     assert "seed" not in keys
 

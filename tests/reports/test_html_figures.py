@@ -1,7 +1,9 @@
 """Figures of the report: what is drawn of diagnostics and features, how figures enter the page, the paper's table."""
 
 import re
+import resource
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import score_title
 from rayfed_ssl.reports.html.record_plots import client_plot, diagnostic_plots, matrix_plot, negatives_plot
 from rayfed_ssl.reports.html.sources import open_sources
-from rayfed_ssl.reports.style import BLUE, clean, styled
+from rayfed_ssl.reports.style import BLUE, clean, save_figure, styled
 from tests.reports.fabricated import DIAGNOSTICS
 
 
@@ -54,10 +56,20 @@ def test_classes_are_named_where_they_lie():
     plot = embedding_plot(sample)
     axes = plot.figure.axes[0]
     points = np.concatenate([np.asarray(drawn.get_offsets()) for drawn in axes.collections])
-    named = {text.get_text(): text.xy for text in axes.texts}
+    named = {text.get_text(): text.get_position() for text in axes.texts}
     assert set(named) == {"ant", "bee", "cow"}
     for label, name in enumerate(sample.classes):
         assert np.allclose(named[name], np.median(points[sample.labels == label], axis=0), atol=1e-9)
+
+
+def test_names_of_classes_that_lie_in_one_place_do_not_overlap():
+    rng = np.random.default_rng(0)
+    names = tuple(f"a long name {label}" for label in range(12))
+    values = rng.normal(size=(120, 5)).astype(np.float32)
+    figure = embedding_plot(SampleFeatures("global", values, np.repeat(np.arange(12), 10), names, 0)).figure
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 
 
 def test_an_embedding_is_seeded_and_keeps_classes_apart():
@@ -89,6 +101,26 @@ def test_a_figure_takes_the_colors_of_the_page_and_keeps_its_own_in_files(tmp_pa
     assert "<b>" not in figure.svg
     assert "\x07" not in figure.svg
     assert figure.files == ("figures/part-toy.svg", "figures/part-toy.png")
+
+
+@pytest.fixture
+def full_disk():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def write_on_a_full_disk(folder):
+    FigureWriter(folder).render(toy("line"), "part", "made here")
+
+
+@pytest.mark.parametrize(
+    "write", [write_on_a_full_disk, lambda folder: save_figure(toy("line").figure, folder / "part-toy.svg")]
+)
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, full_disk, write):
+    with pytest.raises(OSError, match=r"File too large: '.*part-toy.svg'"):
+        write(tmp_path)
 
 
 def test_two_figures_of_one_name_have_files_and_addresses_of_their_own(tmp_path):

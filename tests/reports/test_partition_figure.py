@@ -19,7 +19,7 @@ def circles(figure):
 
 def test_the_area_of_a_circle_is_proportional_to_its_count_and_none_is_drawn_for_none():
     areas = circles(partition_figure(LABELS, SHARDS, CLASSES))
-    assert set(areas) == {(0, 0), (1, 0), (1, 1), (2, 1)}
+    assert set(areas) == {(0, 0), (1, 0), (1, 1), (2, 1), (3, 1)}
     assert areas[0, 0] == pytest.approx(4 * areas[1, 0], rel=1e-9)
     assert areas[1, 0] == areas[1, 1] == areas[2, 1]
     assert max(areas.values()) ** 0.5 == pytest.approx(LARGEST, rel=1e-9)
@@ -44,15 +44,16 @@ def test_rows_name_clients_and_their_sizes_with_the_public_set_first():
     figure = partition_figure(LABELS, dict(reversed(SHARDS.items())), CLASSES, public=np.array([7, 8]), title="toy")
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["public (2)", "1 (5)", "4 (3)"]
-    assert [label.get_text() for label in axes.get_xticklabels()] == list(CLASSES)
+    assert [label.get_text() for label in axes.get_xticklabels()] == [*CLASSES, "no label"]
     assert axes.get_title() == "toy"
     hollow, filled = axes.collections
     assert hollow.get_offsets().tolist() == [[2.0, 0.0]]
     assert len(hollow.get_facecolor()) == 0
-    assert len(filled.get_offsets()) == 4
+    assert len(filled.get_offsets()) == 5
 
 
-def test_a_client_without_labels_is_drawn_empty():
-    areas = circles(partition_figure(np.array([0, -1]), {0: np.array([0]), 1: np.array([1])}, ("ant",)))
-    assert set(areas) == {(0, 0)}
-    assert circles(partition_figure(np.array([-1]), {0: np.array([0])}, ("ant",))) == {}
+@pytest.mark.parametrize("classes", [("ant",), ()])
+def test_samples_without_a_label_have_a_column_of_their_own(classes):
+    figure = partition_figure(np.array([-1, -1]), {0: np.array([0]), 1: np.array([1])}, classes)
+    assert set(circles(figure)) == {(len(classes), 0), (len(classes), 1)}
+    assert figure.axes[0].get_xticklabels()[-1].get_text() == "no label"

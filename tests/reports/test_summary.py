@@ -18,23 +18,34 @@ def summary(sweep: Path) -> Summary:
 
 def with_scores(summary: Summary, start: dict[str, float], **scores: dict[str, float]) -> Summary:
     named = {name.replace("_", "-"): metrics for name, metrics in scores.items()}
-    return replace(summary, starts={"cnn": start}, scores=named)
+    return replace(summary, samples=2500, starts={"cnn": start}, scores=named)
 
 
 def test_a_run_says_where_it_is_beside_its_start(summary: Summary) -> None:
     start = {"knn": 0.494, "linear": 0.782, "diag_feature_std": 0.2}
     below = with_scores(summary, start, **{"global": {"knn": 0.4, "linear": 0.671}})
     assert below.start_line() == (
-        "random start: kNN 49.40%, linear 78.20%; this run is below it by 9.40 points in kNN and 11.10 points in linear"
+        "random start: kNN 49.40%, linear 78.20%; this run is below it by 9.40 ± 1.40 points in kNN and "
+        "11.10 ± 1.25 points in linear (2,500 test pictures, ± a standard error)"
     )
     above = with_scores(summary, start, **{"global": {"knn": 0.5, "linear": 0.782}})
-    assert above.start_line().endswith("above it by 0.60 points in kNN and equal to it in linear")
+    level = "level with it at +0.60 ± 1.41 points in kNN and +0.00 ± 1.17 points in linear"
+    assert level in above.start_line()
     assert above.gain("knn") == pytest.approx(0.006)
+
+
+@pytest.mark.parametrize(("samples", "is_below"), [(360, False), (1000, True), (0, True)])
+def test_a_run_is_below_its_start_only_beyond_two_standard_errors(summary, samples, is_below) -> None:
+    scores = with_scores(summary, {"knn": 0.894, "linear": 0.978}, **{"global": {"knn": 0.86, "linear": 0.958}})
+    assert replace(scores, samples=samples).is_below_start == is_below
 
 
 def test_clients_own_encoders_are_compared_in_the_mean(summary: Summary) -> None:
     clients = with_scores(summary, {"linear": 0.5}, client_0={"linear": 0.75}, client_1={"linear": 0.5})
-    assert clients.start_line() == "random start: linear 50.00%; this run is above it by 12.50 points in linear"
+    assert clients.start_line() == (
+        "random start: linear 50.00%; this run is above it by 12.50 ± 1.39 points in linear "
+        "(2,500 test pictures, ± a standard error)"
+    )
 
 
 def test_an_unscored_run_has_no_line_or_no_verdict(summary: Summary) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from rayfed_ssl.objectives import BYOL
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import CurvePoint, summarize
 from rayfed_ssl.reports.verdict import verdict
@@ -16,17 +17,21 @@ def summary(sweep):
 
 def run_with(summary, curve, start=0.5):
     points = tuple(CurvePoint(round, 0, 0.0, knn) for round, knn in enumerate(curve, 1))
-    summary = replace(summary, num_clients=2)
+    summary = replace(summary, num_clients=2, samples=1_000_000)
     return replace(summary, curve=points, starts={"cnn": {"knn": start}}, scores={"global": {"knn": curve[-1]}})
 
 
 @pytest.mark.parametrize(
     ("curve", "trend", "advice"),
     [
-        ([0.55, 0.56, 0.57, 0.60], "kNN still rises: +3.00 points in the last third", "More rounds may"),
-        ([0.55, 0.60, 0.60, 0.605], "kNN has leveled off: +0.50 points in the last third", "More rounds will hardly"),
-        ([0.55, 0.60, 0.60, 0.55], "kNN still falls: -5.00 points in the last third", "Fewer rounds may do."),
-        ([0.41, 0.42, 0.43, 0.45], "kNN still rises: +2.00 points", "training.total_steps=500."),
+        ([0.55, 0.56, 0.57, 0.60], "kNN still rises: +3.00 ± 0.07 points in the last third", "More rounds may"),
+        (
+            [0.55, 0.60, 0.60, 0.605],
+            "kNN has leveled off: +0.50 ± 0.07 points in the last third",
+            "More rounds will hardly",
+        ),
+        ([0.55, 0.60, 0.60, 0.55], "kNN still falls: -5.00 ± 0.07 points in the last third", "Fewer rounds may do."),
+        ([0.41, 0.42, 0.43, 0.45], "kNN still rises: +2.00 ± 0.07 points", "training.total_steps=500."),
         ([0.55, 0.60, 0.65], "Too few rounds are scored to say whether kNN has converged.", ""),
     ],
     ids=["rising", "level", "falling", "rising-below", "short"],
@@ -36,11 +41,22 @@ def test_the_trend_is_that_of_the_last_third_and_says_what_to_do(summary, curve,
     text = verdict(run_with(summary, curve), steps)
     side = "above" if curve[-1] > 0.5 else "below"
     assert text.startswith(
-        f"After 2 steps of a client this run is {side} its random start by {100 * abs(curve[-1] - 0.5):.2f} points in kNN. "
+        f"After 2 steps of a client this run is {side} its random start by {100 * abs(curve[-1] - 0.5):.2f} ± 0.07 points "
+        "in kNN (1,000,000 test pictures, ± a standard error). "
         f"{trend}"
     )
     assert advice in text
     assert (advice == "") == text.endswith("converged.")
+
+
+def test_within_two_standard_errors_nothing_rises_or_is_below_and_byol_needs_2000_steps(summary):
+    curve = [0.41, 0.42, 0.43, 0.45]
+    level = verdict(replace(run_with(summary, curve), samples=300), [])
+    assert "level with its random start at -5.00 ± 4.07 points in kNN (300 test pictures" in level
+    assert level.endswith("kNN moved +2.00 ± 4.05 points in the last third of its rounds, within two standard errors.")
+    config = summary.config.model_copy(update={"objective": BYOL()})
+    steps = [{"round": 1, "participant": "client-0", "name": "steps", "value": 4.0}]
+    assert verdict(replace(run_with(summary, curve), config=config), steps).endswith("training.total_steps=2000.")
 
 
 def test_without_a_curve_the_loss_tells_and_steps_are_counted(summary):

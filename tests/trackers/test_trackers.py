@@ -4,6 +4,7 @@ import json
 import sqlite3
 import struct
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -290,6 +291,31 @@ def test_a_tracker_that_fails_is_one_warning_and_the_run_continues(
     assert result.state_sha256 == RunRecord.open(plain).manifest.rounds[-1].state_sha256
     resume(tmp_path / "run")
     assert_same(read_tensorboard(tmp_path / "run"), expected(tmp_path / "run"))
+
+
+def test_a_run_does_not_wait_for_a_tracker_that_never_answers(
+    tiny: Tiny, tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Silent(FullDisk):
+        released = threading.Event()
+
+        def log(self, round: int, values: Mapping[str, float]) -> None:
+            self.released.wait(60)
+
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    with monkeypatch.context() as patch:
+        patch.setattr("rayfed_ssl.trackers.tensorboard.open_tracker", Silent)
+        patch.setattr("rayfed_ssl.trackers.tracking.NOTICE", 0.1)
+        patch.setattr("rayfed_ssl.trackers.tracking.PATIENCE", 0.3)
+        with pytest.warns(RuntimeWarning) as caught:
+            result = run(settings(tiny, "engine.trackers=tensorboard"), tmp_path / "run")
+    Silent.released.set()
+    notice, message = [text for warning in caught if "tensorboard" in (text := str(warning.message))]
+    assert notice == "waiting for tensorboard, which has not taken all yet, for at most 0 s"
+    assert message.startswith(
+        "tensorboard failed and is no longer used (TimeoutError: no answer within 0 s); the record"
+    )
+    assert result.state_sha256 == RunRecord.open(plain).manifest.rounds[-1].state_sha256
 
 
 def test_auto_takes_tensorboard_where_it_is_installed(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):

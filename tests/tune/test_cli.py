@@ -1,6 +1,8 @@
 """The command line: what it prints, what it leaves on disk, and its errors."""
 
+import csv
 import html
+import io
 import json
 import re
 import shlex
@@ -21,6 +23,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.summary import summarize
 from tests.tune.conftest import Cli, Finished, Recipes
 
 
@@ -85,9 +88,12 @@ def test_resuming_a_finished_run_prints_the_same_result(cli: Cli, finished: Fini
     again = cli("resume", directory)
     assert again.exit_code == 0
     first, second = (
-        [line for line in run.stdout.splitlines() if not line.startswith("time: ")] for run in (result, again)
+        [line for line in run.stdout.splitlines() if not line.startswith(("time: ", "warning: "))]
+        for run in (result, again)
     )
     assert second == first
+    assert "warning: " not in result.stdout  # as it was shown while the run went on, which a second time it does not
+    assert again.stdout.count("warning: ") == len(RunRecord.open(directory).manifest.warnings)
 
 
 def test_replay_prints_the_upload(cli: Cli, finished: Finished):
@@ -140,6 +146,29 @@ def test_compare_has_a_row_a_run(cli: Cli, finished: Finished):
     assert rows[0]["bytes_up"] == 2 * 3 * 45 * 24 * 4
     assert rows[1]["bytes_up"] == 0
     assert rows[1]["linear_minimum"] <= rows[1]["linear"]
+
+
+def test_compare_names_what_differs_and_writes_tables_for_papers(cli: Cli, finished: Finished, recipes, tmp_path: Path):
+    first, other = finished["flesd"][0], tmp_path / "a_b"
+    assert (
+        cli("run", recipes["flesd"], "evaluation.every=1", "training.optimizer.lr=0.02", "--out", other, "-q").exit_code
+        == 0
+    )
+    head, one, two = cli("compare", first, other, first).stdout.splitlines()[:3]
+    place = head.index("what differs") + len("what differs")
+    assert [line[:place].split()[1] for line in (one, two)] == [
+        f"training.optimizer.lr={RunRecord.open(run).config().training.optimizer.lr}" for run in (first, other)
+    ]
+    assert "1 directories are there twice: each is shown once" in cli("compare", first, first).stderr
+    written = cli("compare", first, other, "--csv")
+    rows = list(csv.DictReader(io.StringIO(written.stdout)))
+    assert [(row["run"], row["recipe"]) for row in rows] == [("flesd", "flesd"), ("a_b", "flesd")]
+    assert "random start" in written.stderr
+    latex = cli("compare", first, other, "--latex").stdout
+    assert latex.startswith("\\begin{tabular}{lr")
+    assert "\na\\_b & training.optimizer.lr=0.02 & " in latex
+    assert f"{100 * summarize(RunRecord.open(other)).headline('linear'):.2f}\\%" in latex
+    assert cli("compare", first, "--csv", "--json").exit_code == 2
 
 
 def test_compare_leaves_out_a_sweep_beside_runs(cli: Cli, finished: Finished, tmp_path: Path):
@@ -316,6 +345,21 @@ ERRORS = {
         ["evaluate", "{run}", "--protocol", "linear"],
         "'linear': `evaluate RUN` without --protocol measures it",
     ),
+    "nearly linear": (["evaluate", "{run}", "--protocol", "liner"], "did you mean 'linear'?"),
+    "run in place of a recipe": (
+        ["partition", "{run}"],
+        "is a run, whose recipe is ",
+    ),
+    "pictures in place of a recipe": (
+        ["run", "{run}/encoders"],
+        "put a recipe before it: fedsimclr data.name=folder data.path=",
+    ),
+    "encoder": (["run", "{fedavg}", "model.encoder=cn"], "model.encoder: unknown encoder 'cn': did you mean 'cnn'?"),
+    "client's encoder": (["run", "{local}", "clients.models=[cnn,cn]"], "clients.models: unknown encoder 'cn'"),
+    "empty sweep": (
+        ["sweep", "{empty}"],
+        "is empty: write keys and values into it, or take a sweep from `list sweeps`",
+    ),
     "export to nowhere": (["export", "{run}", "{binary}/e.safetensors"], "error: OUT "),
     "fault": (["run", "{fedavg}", "--inject", "kill"], "--inject: unknown fault 'kill'"),
     "damaged record": (["compare", "{damaged}"], "is damaged (EOF while parsing"),
@@ -339,11 +383,12 @@ ERRORS = {
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run whose record is cut off, and a recipe that is no text."""
+    """A run whose record is cut off, and recipes that are no text and nothing."""
     folder = tmp_path_factory.mktemp("damaged")
     (folder / "run.json").write_text("{")
     (folder / "binary.yaml").write_bytes(bytes(range(256)))
-    return {"damaged": folder, "binary": folder / "binary.yaml"}
+    (folder / "empty.yaml").touch()
+    return {"damaged": folder, "binary": folder / "binary.yaml", "empty": folder / "empty.yaml"}
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -1,7 +1,9 @@
 """Runs of somebody else: what they name is not imported, and their numbers are read all the same."""
 
+import itertools
 import json
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from click.testing import Result
 
 from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.records.manifest import settings_sha256
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.encoder_file import load_encoder
 from rayfed_ssl.trees import digest
@@ -67,7 +72,8 @@ def rename(run: Path, changes: dict[str, Any]) -> None:
     """Name code in the run's configuration."""
     tree = yaml.safe_load((run / "config.yaml").read_text())
     for key, fields in changes.items():
-        tree[key] = fields if key in ("method", "objective", "partition") else tree[key] | fields
+        whole = key in ("method", "objective", "partition", "public")
+        tree[key] = fields if whole else tree[key] | fields
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
 
 
@@ -124,6 +130,114 @@ def test_os_system_is_no_partition_even_where_it_is_trusted(cli: Cli, run: Path)
     result = cli("evaluate", run, "--trust")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "partition=os:system must be a Python function that takes labels" in result.stderr
+    assert not Path("executed").exists()
+
+
+FETCHING = "a directory whose README names an address"
+
+FETCHED: dict[str, dict[str, Any]] = {
+    FETCHING: {"data": {"name": "hub", "path": "hubdir"}},
+    "a name on the Hub": {"data": {"name": "hub", "path": "owner/name"}},
+    "public data": {"public": "hub:hubdir:20"},
+    "another dataset": {
+        "evaluation": {"protocols": ["transfer-fedca"], "settings": {"transfer-fedca": {"dataset": "hub:hubdir"}}}
+    },
+    "published weights": {"data": {"channels": 3}, "model": {"encoder": "torchvision:resnet18", "pretrained": True}},
+}
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Lists what this process asks the network for."""
+    asked: list[Any] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda self, address: asked.append(address))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: asked.append(address) or [])
+    return asked
+
+
+@pytest.mark.parametrize("name", FETCHED)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_of_somebody_else_does_not_touch_the_network(
+    cli: Cli, finished: Finished, command: str, name: str, connections: list[Any]
+):
+    run = Path(shutil.copytree(finished["flesd"][0], "run"))
+    Path("hubdir").mkdir()
+    Path("hubdir/README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: http://127.0.0.1:9/train.parquet\n---\n"
+    )
+    rename(run, FETCHED[name])
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["settings_sha256"] = settings_sha256(RunRecord.open(run).described_config())
+    (run / "run.json").write_text(json.dumps(manifest))
+    result = cli(*words(command, run))
+    assert not connections
+    if command == "export":
+        assert result.exit_code == 0
+    elif name != "published weights" or command == "resume":
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert ", which would " in result.stderr
+        assert "fetch" in result.stderr
+        assert "add --trust" in result.stderr
+
+
+LOOKS = ("clock", "partition", "doctor", "verify", "sweep --dry-run", "reproduce --size=cpu --dry-run")
+
+
+@pytest.fixture
+def recipe(finished: Finished) -> Path:
+    """A recipe of somebody else, with a clock."""
+    tree = yaml.safe_load((finished["local"][0] / "config.yaml").read_text()) | {"clock": {"devices": "even"}}
+    Path("config.yaml").write_text(yaml.safe_dump(tree))
+    return Path("config.yaml")
+
+
+def look(cli: Cli, recipe: Path, command: str, *more: object) -> Result:
+    """Call a command on a recipe, or on a study of it."""
+    verb, *options = command.split()
+    study: dict[str, Any] = {"title": "T", "recipe": str(recipe), "set": {"clock": None}, "rows": {"a": {}}}
+    study |= (
+        {"score": "knn", "columns": {"b": {}}, "sizes": {"cpu": {}}} if verb == "reproduce" else {"maximize": "knn"}
+    )
+    Path("study.yaml").write_text(yaml.safe_dump(study))
+    return cli(verb, "study.yaml" if options else recipe, *options, *more)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [*itertools.product(LOOKS, NAMES), *((command, FETCHING) for command in LOOKS if command != "verify")],
+)
+def test_looking_at_a_file_of_somebody_else_imports_and_fetches_nothing(
+    cli: Cli, recipe: Path, command: str, name: str, connections: list[Any]
+):
+    rename(Path(), (NAMES | FETCHED)[name])
+    result = look(cli, recipe, command)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1), result.output
+    assert "add --trust" in result.stderr
+    assert "config.yaml names " in result.stderr or name not in NAMES
+    assert not connections
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("command", LOOKS)
+def test_looking_on_trust_imports(cli: Cli, recipe: Path, command: str):
+    rename(Path(), NAMES["method"])
+    assert look(cli, recipe, command, "--trust").exit_code == 2
+    assert Path("executed").exists()
+
+
+def test_what_the_user_types_is_imported_beside_a_file_of_somebody_else(cli: Cli, recipe: Path):
+    assert cli("partition", recipe, f"data.name={EVIL}").exit_code == 2
+    assert Path("executed").exists()
+
+
+def test_a_dry_run_lists_the_trials_beside_those_that_would_import(cli: Cli):
+    study = {"title": "T", "recipe": "digits", "maximize": "knn", "space": {"training.views": [EVIL, "digits"]}}
+    Path("study.yaml").write_text(yaml.safe_dump(study))
+    result = cli("sweep", "study.yaml", "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    states = {run["point"]: run["state"] for run in json.loads(result.stdout)["runs"]}
+    assert f"study.yaml names view='{EVIL}', which would import" in states[f"training.views={EVIL}"]
+    assert states["training.views=digits"] == "to do"
     assert not Path("executed").exists()
 
 
@@ -221,7 +335,7 @@ def test_a_sweep_of_somebody_else_is_not_run(cli: Cli, swept_part: StudyDirector
     for more in ([], ["seeds=3"]):
         refused = cli("sweep", "--resume", copy, *more)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-        assert f"{copy} is not a sweep that you have made here: to run it, add --trust" in refused.stderr
+        assert f"{copy} is not a study that you have made here: to run it, add --trust" in refused.stderr
     assert contents(copy) == before
     assert cli("sweep", "--status", copy).exit_code == 0
     assert not StudyDirectory.open(copy).trusted

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rayfed_ssl.config.recipes import apply_override, read_recipe
+from rayfed_ssl.config.recipes import never, parse_setting, read_recipe, set_value
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.processor import check_process
 from rayfed_ssl.resources import cores, free_memory
@@ -40,9 +40,9 @@ def workers_wanted(source: str | Path, settings: Sequence[str]) -> int:
         NotPortableError: The process is to be restarted for `engine.cpu=portable`.
     """
     try:
-        tree = read_recipe(source)
+        tree = read_recipe(source, never)
         for setting in settings:
-            apply_override(tree, setting)
+            set_value(tree, *parse_setting(setting, never))
         engine, clients = ({} | tree.get(section, {}) for section in ("engine", "clients"))
     except (ConfigError, OSError, TypeError):
         return 0

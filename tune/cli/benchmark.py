@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tune.cli.options import Address, AsJson, Quiet, Trust
+from tune.cli.options import Address, AsCsv, AsJson, AsLatex, Quiet, Trust, form_of
 from tune.cli.study_command import run_study_command
 
 
@@ -21,14 +21,17 @@ def benchmark(
     address: Address = None,
     trust: Trust = False,
     quiet: Quiet = False,
+    as_csv: AsCsv = False,
+    as_latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare systems at an equal budget, after a short search for each one's settings."""
     from tune.studies.run import StudyRequest
 
+    form = form_of(as_json, as_csv, as_latex)
     numbers = None if seeds is None else tuple(range(seeds))
     rows = tuple(system) if system else None
     request = StudyRequest(
         name, "benchmark", tuple(settings or ()), jobs, address, out, seeds=numbers, rows=rows, trust=trust
     )
-    run_study_command(request, request.run, quiet, as_json)
+    run_study_command(request, request.run, quiet, form)

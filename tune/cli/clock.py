@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune.cli.options import RecipeAndSettings, load_config
+from tune.cli.options import RecipeAndSettings, Trust, load_config
 from tune.terminal import echo, print_table
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def clock(
     arguments: RecipeAndSettings = None,
     out: Annotated[Path | None, typer.Option(help="Directory for schedule.parquet and schedule.png.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Show a run's schedule in virtual time without training.
 
@@ -25,7 +26,7 @@ def clock(
     from rayfed_ssl.engine.virtual_time import attach_schedule
     from rayfed_ssl.errors import ConfigError
 
-    config = load_config(arguments)
+    config = load_config(arguments, trust=trust)
     if config.clock is None:
         raise ConfigError("this recipe has no clock: add one, for example clock=phones clock.policy=deadline")
     if out is not None and (out / "run.json").exists():
@@ -55,13 +56,16 @@ def _print(schedule: "Schedule") -> None:
     from rayfed_ssl.clock.devices import SECOND
     from rayfed_ssl.clock.schedule import GONE, STALE, USED, moved_bytes, work_time
     from rayfed_ssl.formats import duration, percent, size
+    from rayfed_ssl.reports.clock_figure import waiting_spans
 
+    waiting = np.diff(waiting_spans(schedule.table())).sum()
     tasks, steps = schedule.tasks, np.diff(schedule.times, prepend=0) / SECOND
     used, moved, work = tasks["end"] == USED, moved_bytes(schedule.work, tasks), work_time(tasks)
     stale = (tasks["step"] - 1 - tasks["version"])[used]
     rows = [
         ("virtual time", duration(schedule.times[-1] / SECOND)),
         ("a server step", f"{duration(np.median(steps))} ({duration(steps.min())} to {duration(steps.max())})"),
+        ("waiting", f"{percent(waiting / max(1, schedule.times[-1]))} of it, in which no device is at work"),
         ("tasks", f"{len(used):,}"),
         ("uploads used", f"{used.sum():,}, at least {np.bincount(tasks['step'][used])[1:].min():,} a step"),
         (

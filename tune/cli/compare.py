@@ -1,6 +1,6 @@
 """`rayfed-ssl compare`: accuracy against bytes and rounds, over runs or over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rayfed_ssl.errors import ConfigError
-from tune.cli.options import AsJson
+from tune.cli.options import AsCsv, AsJson, AsLatex, form_of
 from tune.terminal import echo, print_json, print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.reports.seed_groups import SeedGroup
     from rayfed_ssl.reports.summary import Summary
+    from tune.studies.results.table import Form
 
 
 def compare(
@@ -27,40 +28,51 @@ def compare(
         float | None,
         typer.Option(min=0, max=1, help="Add the round, bytes and virtual time that first come to this kNN."),
     ] = None,
+    as_csv: AsCsv = False,
+    as_latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: accuracy against bytes and rounds."""
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.reports import seed_groups as seeds
     from rayfed_ssl.reports.figures import draw_comparison
-    from rayfed_ssl.reports.summary import digest_notes, score_differences, summarize
+    from rayfed_ssl.reports.summary import digest_notes, error_note, score_differences, summarize
     from tune.cli.run_summary import remarks
 
+    form = form_of(as_json, as_csv, as_latex)
     if target is not None and (by_seed or as_json):
         raise ConfigError("--target adds columns to the table of runs: leave --by-seed and --json out")
     records = [RunRecord.open(directory) for directory in _runs(directories)]
     summaries = [summarize(record) for record in records]
-    groups = seeds.by_seed(summaries) if by_seed else []
+    names = {summary.directory: (summary.directory.name, "") for summary in summaries}
+    groups = seeds.labeled(seeds.by_seed(summaries), names) if by_seed else ()
     drawn = None if figure is None else draw_comparison(summaries, figure)
     if as_json:
         print_json([_group_tree(group) for group in groups] if by_seed else [_tree(summary) for summary in summaries])
     else:
-        if by_seed:
-            _print_groups(groups)
-        else:
-            _print_runs(summaries, target)
-        for line in remarks(summaries):
-            echo(line)
-        for remark in digest_notes(records):
-            echo(f"note: {remark}")
-        if note := score_differences(summaries):
-            echo(f"note: {note}")
+        _print(_groups_table(groups) if by_seed else _runs_table(summaries, target), form, 2 if by_seed else 1)
+        lines = [] if by_seed else list(_beside_start(summaries))
+        notes = [*digest_notes(records), error_note(summaries), score_differences(summaries)]
+        for line in [*lines, *remarks(summaries), *(f"note: {note}" for note in notes if note)]:
+            echo(line, err=form != "text")
     if drawn is not None:
-        echo(f"figure: {drawn}", err=as_json)
+        echo(f"figure: {drawn}", err=form != "text")
+
+
+def _print(rows: "Sequence[Mapping[str, str]]", form: "Form", text: int) -> None:
+    """Print rows by heading in a form; the first `text` columns of text are aligned left."""
+    from tune.studies.results.results import TableResult
+    from tune.studies.results.table import print_tables
+
+    head, lines = list(rows[0] if rows else ()), [list(row.values()) for row in rows]
+    if form == "text":
+        print_table(head, lines, text=text)
+    elif rows:
+        print_tables([TableResult.of("", head, lines)], form)
 
 
 def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
-    """Leave out the sweeps and the like that `runs/*` names beside runs; without a run they are an error."""
+    """Leave out the sweeps and the like that `runs/*` names beside runs, and repeats; without a run they are an error."""
     others = [each for each in directories for name in ("study", "results") if (each / f"{name}.json").is_file()]
     kept = [each for each in directories if each not in others]
     if not kept:
@@ -69,7 +81,12 @@ def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
         )
     for each in dict.fromkeys(others):
         echo(f"note: {each} is left out: it is a study, which `rayfed-ssl report` shows", err=True)
-    return kept
+    once = dict[Path, Path]()
+    for each in kept:
+        once.setdefault(each.resolve(), each)
+    if len(once) < len(kept):
+        echo(f"note: {len(kept) - len(once)} directories are there twice: each is shown once", err=True)
+    return list(once.values())
 
 
 def _facts(summary: "Summary") -> dict[str, str]:
@@ -77,6 +94,7 @@ def _facts(summary: "Summary") -> dict[str, str]:
     from rayfed_ssl.reports.summary import partition_text
 
     return {
+        "recipe": summary.recipe,
         "method": summary.name,
         "objective": summary.objective,
         "model": summary.models,
@@ -86,14 +104,18 @@ def _facts(summary: "Summary") -> dict[str, str]:
     }
 
 
-def _print_runs(summaries: "Sequence[Summary]", target: float | None) -> None:
+def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequence[Mapping[str, str]]":
+    """Give a row for each run, by heading; a column that none has is left out."""
     from rayfed_ssl.formats import duration, number, percent, size
     from rayfed_ssl.records.audit_rows import main_scores
+    from rayfed_ssl.reports.seed_groups import SeedGroup, differing_settings
 
+    differing = differing_settings([SeedGroup((summary,)) for summary in summaries])
     audits = [main_scores(summary.audit) for summary in summaries]
     attacks = dict.fromkeys(name for audit in audits for name in audit)
     rows = [
         {"run": summary.directory.name + ("" if summary.finished else " (unfinished)")}
+        | {"what differs": ", ".join([f"{key}={text}" for key, text in own.items()][:3]) + "..." * (len(own) > 3)}
         | _facts(summary)
         | {
             "seed": str(summary.config.seed),
@@ -109,19 +131,22 @@ def _print_runs(summaries: "Sequence[Summary]", target: float | None) -> None:
         }
         | _reaching(summary, target)
         | {name: number(audit[name]) if name in audit else "" for name in attacks}
-        for summary, audit in zip(summaries, audits, strict=True)
+        for summary, audit, own in zip(summaries, audits, differing, strict=True)
     ]
     absent = {
         key
-        for key in ("epsilon", "virtual time", "wasted", "virtual time until then")
+        for key in ("what differs", "recipe", "epsilon", "virtual time", "wasted", "virtual time until then")
         if not any(row.get(key) for row in rows)
     }
-    rows = [{key: text for key, text in row.items() if key not in absent} for row in rows]
-    print_table(rows[0], [row.values() for row in rows])
+    return [{key: text for key, text in row.items() if key not in absent} for row in rows]
+
+
+def _beside_start(summaries: "Sequence[Summary]") -> Iterator[str]:
+    """Say where each run is beside its start, and what it warned of."""
     for summary in summaries:
         warnings = [f"warning: {warning}" for warning in summary.warnings]
         for line in filter(None, [summary.start_line(), *warnings]):
-            echo(f"{summary.directory.name}: {line}")
+            yield f"{summary.directory.name}: {line}"
 
 
 def _reaching(summary: "Summary", target: float | None) -> dict[str, str]:
@@ -138,12 +163,12 @@ def _reaching(summary: "Summary", target: float | None) -> dict[str, str]:
     }
 
 
-def _print_groups(groups: "Sequence[SeedGroup]") -> None:
-    """Print mean, sample standard deviation and number over seeds, a row for each setting and score."""
+def _groups_table(groups: "Sequence[SeedGroup]") -> "Sequence[Mapping[str, str]]":
+    """Give mean, sample standard deviation and number over seeds, a row for each setting and score, by heading."""
     from rayfed_ssl.formats import percent
 
-    rows = [
-        {"method": group.runs[0].name, "score": score}
+    return [
+        {"run": group.label, "score": score}
         | _facts(group.runs[0])
         | {
             "mean": percent(spread.mean),
@@ -155,7 +180,6 @@ def _print_groups(groups: "Sequence[SeedGroup]") -> None:
         for group in groups
         for score, spread in group.scores.items()
     ]
-    print_table(rows[0] if rows else (), [row.values() for row in rows], text=2)
 
 
 def _tree(summary: "Summary") -> dict[str, Any]:

@@ -21,11 +21,18 @@ def export(
 ) -> None:
     """Write an encoder into a file of its own, for plain PyTorch and scikit-learn."""
     from rayfed_ssl.export.encoders import export_encoder
+    from rayfed_ssl.records.run_record import RunRecord
 
     try:
         info = export_encoder(directory, out, encoder=encoder, with_heads=with_heads, trust=trust).info
     except OSError as error:
         fail(f"OUT {out} cannot be written ({describe(error)}): name a file in another directory", 2)
+    manifest = RunRecord.open(directory, tables=False, trust=trust).manifest
+    if manifest.finished is None:
+        echo(
+            f"note: {directory} is unfinished: this is its encoder after round {info.round} of {manifest.num_rounds}",
+            err=True,
+        )
     echo(
         f"{out}: {info.encoder}, {info.architecture}, {info.channels} x {info.size} x {info.size} pixels to "
         f"{info.feature_dim} features, {info.method} after round {info.round}"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tune.cli.options import RecipeAndSettings, load_config
+from tune.cli.options import RecipeAndSettings, Trust, load_config
 from tune.terminal import echo, print_table
 
 MOST_CLASSES = 20
@@ -15,20 +15,22 @@ MOST_CLASSES = 20
 def partition(
     arguments: RecipeAndSettings = None,
     out: Annotated[Path, typer.Option(help="Figure to write (.png, .svg or .pdf).")] = Path("partition.png"),
+    trust: Trust = False,
 ) -> None:
     """Show how the training samples are divided among clients, as a table and as a figure."""
-    from rayfed_ssl.data.partitions import count_samples
+    from rayfed_ssl.data.partitions import count_samples, with_unlabeled
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.reports.figures import draw_partition
 
-    federation = Federation.open(load_config(arguments))
+    federation = Federation.open(load_config(arguments, trust=trust))
     figure = draw_partition(federation, out)
-    labels, classes = federation.dataset.train.labels, federation.dataset.train.classes
+    train, num_classes = federation.dataset.train, federation.dataset.train.num_classes
+    labels, classes = with_unlabeled(train.labels, train.classes)
     columns = classes if len(classes) <= MOST_CLASSES else ()
     rows = []
     held = count_samples(labels, federation.shards.values(), len(classes)).tolist()
     for (client_id, samples), counts in zip(federation.shards.items(), held, strict=True):
-        cells = (client_id, len(samples), sum(map(bool, counts)), *(counts if columns else ()))
+        cells = (client_id, len(samples), sum(map(bool, counts[:num_classes])), *(counts if columns else ()))
         rows.append([str(cell) for cell in cells])
     print_table(("client", "samples", "classes", *columns), rows)
     if left_out := federation.num_left_out:

@@ -23,9 +23,11 @@ def report(
     from rayfed_ssl.reports.html import write_report
     from tune.studies.results.reported import read_study
 
-    opened: list[Sources] = []
+    is_new, opened = not out.parent.is_dir(), list["Sources"]()
     written = write_report(directories, out, trust=trust, on_opened=opened.append, read_table=read_study)
     _tell(*opened)  # not before, as drawing may start this program again for `engine.cpu=portable`
+    if is_new:
+        echo(f"note: {out.parent} was not there and has been made", err=True)
     echo(f"report: {written.resolve()}")
 
 

@@ -126,7 +126,7 @@ def _finish(
     with resumable(hint), progress:
         result = start(observer=progress, executor=executor)
     progress.close()
-    print_run(summarize(result.record), verbose)
+    print_run(summarize(result.record), verbose, progress.warned)
     echo(f"report: rayfed-ssl report {shlex.quote(str(result.directory))}")
     if result.degraded:
         raise typer.Exit(DEGRADED)

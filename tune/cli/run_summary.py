@@ -1,6 +1,6 @@
 """What finished runs achieved and cost, in tables, for `run`, `resume`, `evaluate` and `compare`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rayfed_ssl.engine.phase_timer import phases_text
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
@@ -16,8 +16,8 @@ OF_CHOICE = tuple(name for name in PROTOCOLS if name != "knn")
 """Protocols that a run measures on request only."""
 
 
-def print_run(summary: Summary, verbose: bool = False) -> None:
-    """Print a run's scores, bytes and digest, and where its record is; best epochs and Eq. 11 if verbose."""
+def print_run(summary: Summary, verbose: bool = False, warned: Collection[str] = ()) -> None:
+    """Print a run's scores, bytes and digest, where its record is, and warnings that were not shown; more if verbose."""
     console = plain_console()
     labels = {name: f"{name} ({summary.architecture(name)})" for name in summary.scores}
     if summary.scores:
@@ -40,7 +40,7 @@ def print_run(summary: Summary, verbose: bool = False) -> None:
         lines.append(f"virtual time: {virtual}")
     if verbose and (even := summary.break_even):
         lines.append(even.text)
-    lines += [f"warning: {warning}" for warning in summary.warnings]
+    lines += [f"warning: {warning}" for warning in summary.warnings if warning not in warned]
     lines += [*remarks([summary]), f"state_sha256 {summary.state_sha256}", f"record: {summary.directory}"]
     for line in lines:
         console.print(line, soft_wrap=True)

@@ -10,13 +10,14 @@ from tune.terminal import echo
 
 if TYPE_CHECKING:
     from tune.studies.results.results import StudyResults
+    from tune.studies.results.table import Form
     from tune.studies.run import StudyRequest
 
     Run = Callable[[Callable[[str], None], Callable[[str], None]], StudyResults]
     """Runs a study; takes what prints a line of progress, and what ends this process when Ray has died."""
 
 
-def run_study_command(request: "StudyRequest", run: "Run", quiet: bool, as_json: bool) -> None:
+def run_study_command(request: "StudyRequest", run: "Run", quiet: bool, form: "Form") -> None:
     """Run a study and print its results; exits with 1 where trials have failed."""
     from tune.studies.results.summary import print_results
 
@@ -28,6 +29,6 @@ def run_study_command(request: "StudyRequest", run: "Run", quiet: bool, as_json:
 
     with resumable(lambda: hint):
         results = run(say, exit_on_ray_death(lambda: hint))
-    print_results(results, request.directory, as_json)
+    print_results(results, request.directory, form)
     if results.failures:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tune.cli.errors import fail
-from tune.cli.options import Address, AsJson, Quiet, Trust
+from tune.cli.options import Address, AsCsv, AsJson, AsLatex, Quiet, Trust, form_of
 from tune.cli.study_command import run_study_command
 
 
@@ -39,9 +39,12 @@ def sweep(
     address: Address = None,
     trust: Trust = False,
     quiet: Quiet = False,
+    as_csv: AsCsv = False,
+    as_latex: AsLatex = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a sweep on Ray Tune: a grid, random points, or a search by Optuna."""
+    form = form_of(as_json, as_csv, as_latex, of_state=dry_run or status is not None)
     given = {"--out": out, "--begin": begin, "--dry-run": dry_run or None}
     if status is not None:
         _refuse_more(arguments, "--status", given | {"--resume": resume, "--concurrency": concurrency})
@@ -56,17 +59,19 @@ def sweep(
         seeds = [text for text in words if text.startswith("seeds=")]
         _refuse_more([text for text in words if text not in seeds[:1]], "--resume", given, " but seeds=N")
         request = StudyRequest(str(resume), "sweep", tuple(seeds), concurrency, address, resume, trust=trust)
-        run_study_command(request, request.resume, quiet, as_json)
+        run_study_command(request, request.resume, quiet, form)
         return
     if not words or "=" in words[0]:
         fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
-    request = StudyRequest(words[0], "sweep", tuple(words[1:]), concurrency, address, out, begin=begin, trust=trust)
+    request = StudyRequest(
+        words[0], "sweep", tuple(words[1:]), concurrency, address, out, begin=begin, trust=trust, dry_run=dry_run
+    )
     if dry_run:
         from tune.studies.results.state import state_before
 
         state_before(request.describe()).print(as_json)
         return
-    run_study_command(request, request.run, quiet, as_json)
+    run_study_command(request, request.run, quiet, form)
 
 
 def _refuse_more(arguments: list[str] | None, option: str, others: Mapping[str, object], allowed: str = "") -> None:

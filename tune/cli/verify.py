@@ -33,7 +33,7 @@ def verify(
     from rayfed_ssl.verification import verify_recipe, verify_run
 
     record = RunRecord.open(Path(subject), trust=trust) if Path(subject).is_dir() else None
-    config = Config.load(subject, "engine.cpu=portable") if record is None else record.config()
+    config = Config.load(subject, "engine.cpu=portable", trust=trust) if record is None else record.config()
     check_process(config.engine.cpu)
     executor = partial(make_executor, address=address)
     with ExitStack() as stack:

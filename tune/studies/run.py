@@ -5,17 +5,18 @@ After Ctrl-C or a crash the same call resumes it.
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rayfed_ssl.config.schema import allow_typed
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_lock import refuse_unwritable
 from tune.studies.definition.files import VERBS, load_study, read_study_file
 from tune.studies.definition.needed_data import absent, by_column, one_dataset
 from tune.studies.definition.schema import StudyFile, slug
 from tune.studies.definition.study import Study
-from tune.studies.definition.trial_configs import config_of
+from tune.studies.definition.trial_configs import THEN, config_of
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.runner import Say, run_study, run_study_here
 from tune.studies.results.best_settings import inherited_settings
@@ -42,6 +43,7 @@ class StudyRequest:
         rows: Only these, as `columns`; None for all.
         begin: The finished study that settings come from.
         trust: Whether to go on in a directory that somebody else has made.
+        dry_run: Whether it is only described, so that modules that its file names are not imported without trust.
     """
 
     name: str
@@ -56,6 +58,7 @@ class StudyRequest:
     columns: tuple[str, ...] | None = None
     begin: Path | None = None
     trust: bool = False
+    dry_run: bool = False
 
     @property
     def on_tune(self) -> bool:
@@ -95,7 +98,8 @@ class StudyRequest:
         if self.seeds is not None and len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"each seed counts once, got {', '.join(map(str, self.seeds))}")
         study = load_study(self.name, *self.settings, kind=self.kind, size=self.size)
-        return study.only(self.rows, self.columns)
+        allow_typed([text.removeprefix(THEN) for text in study.overrides])
+        return study.only(self.rows, self.columns).model_copy(update={"trusted": self.trust or not self.dry_run})
 
     def describe(self) -> StudyDirectory:
         """Describe the directory of a sweep, or of a table without the cells whose data are missing; writes nothing.
@@ -121,7 +125,8 @@ class StudyRequest:
         return self._of(study, file, size=self.size, skipped=skipped, left_out=list(missing), **asked)
 
     def _of(self, study: Study, file: dict[str, Any], **more: Any) -> StudyDirectory:
-        return StudyDirectory.of(self.directory, study.name, file, self.settings, self.command, **more)
+        directory = StudyDirectory.of(self.directory, study.name, file, self.settings, self.command, **more)
+        return replace(directory, trusted=study.trusted)
 
     def run(self, say: Say, on_ray_death: Say | None = None) -> StudyResults:
         """Run what is missing and write the results; `on_ray_death` as in `run_study`.
@@ -138,7 +143,7 @@ class StudyRequest:
         for name, reason in directory.record.skipped.items():
             say(f"left out, {name}: {reason}")
         with directory.locked():
-            _refuse_other(directory)
+            _refuse_other(directory, trust=self.trust)
             directory.save()
             return self.run_in(directory, say, on_ray_death)
 
@@ -163,10 +168,12 @@ class StudyRequest:
         return write_results(directory)
 
 
-def _refuse_other(directory: StudyDirectory) -> None:
-    """Keep one study from being written over another."""
+def _refuse_other(directory: StudyDirectory, *, trust: bool) -> None:
+    """Keep one study from being written over another, and runs of somebody else from being counted."""
     if (directory.path / "study.json").is_file():
-        other, record = StudyDirectory.open(directory.path).record, directory.record
+        found = StudyDirectory.open(directory.path, trust=trust)
+        found.check_trusted()
+        other, record = found.record, directory.record
         if (other.name, other.file.get("title"), other.size) != (record.name, record.file.get("title"), record.size):
             size = f", {other.size} size" if other.size else ""
             raise ConfigError(
@@ -185,6 +192,8 @@ class _Rows:
 
     def run(self) -> StudyResults:
         """Run the rows that are asked for."""
+        for file in sorted(self.request.directory.glob("*/*/study.json")):  # of all that the tables count
+            StudyDirectory.open(file.parent, trust=self.request.trust).check_trusted()
         names = list(self.study.axes["row"])
         for name in names:
             self._check(name)
@@ -234,11 +243,10 @@ class _Rows:
         """Open or describe the study of a row; one with other points keeps the runs that it has."""
         path = self._path(kind, name)
         study = StudyDirectory.of(path, slug(name), file, self.study.overrides, self.request.command)
+        _refuse_other(study, trust=self.request.trust)
         if (path / "study.json").is_file():
-            _refuse_other(study)
             old = StudyDirectory.open(path, trust=self.request.trust)
             if (old.record.file, old.record.overrides) == (study.record.file, study.record.overrides):
-                old.check_trusted()
                 return old
         return study
 

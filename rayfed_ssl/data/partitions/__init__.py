@@ -22,7 +22,7 @@ from rayfed_ssl.data.partitions.label_skew import (
     shards,
 )
 from rayfed_ssl.data.partitions.rows import Rows, Shards, random_rows, sorted_shards, stratified_split, stream
-from rayfed_ssl.data.partitions.skew import Skew, count_samples, measure_skew
+from rayfed_ssl.data.partitions.skew import Skew, count_samples, measure_skew, with_unlabeled
 
 __all__ = [
     "GIVEN",
@@ -45,6 +45,7 @@ __all__ = [
     "random_rows",
     "shards",
     "stratified_split",
+    "with_unlabeled",
 ]
 
 PARTITIONS: dict[str, Callable[..., Sequence[np.ndarray]]] = {

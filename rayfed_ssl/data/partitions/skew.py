@@ -1,6 +1,6 @@
 """How far clients are from having the same number of samples and the same distribution of classes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,14 @@ def count_samples(labels: np.ndarray, shards: Iterable[Rows], num_classes: int) 
     """Count each shard's samples of each class, int64 [K, C]; label -1 is not counted."""
     counts = [np.bincount(labels[rows][labels[rows] >= 0], minlength=num_classes) for rows in shards]
     return np.stack(counts).astype(np.int64)
+
+
+def with_unlabeled(labels: np.ndarray, classes: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Take samples without a label, -1, for a last class of their own, if there are any."""
+    unlabeled = labels < 0
+    if not unlabeled.any():
+        return labels, tuple(classes)
+    return np.where(unlabeled, len(classes), labels), (*classes, "no label")
 
 
 def _entropies(distributions: np.ndarray) -> np.ndarray:

@@ -1,53 +1,20 @@
 """The part of the report that compares runs: those that differ in seed alone are one row, with mean and deviation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
 from rayfed_ssl import formats
 from rayfed_ssl.reports.html import record_plots
 from rayfed_ssl.reports.html.figure import FigureWriter
-from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title, yaml_text
+from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.seed_groups import SeedGroup, by_seed
-from rayfed_ssl.reports.summary import Summary, score_differences
-
-LABEL_LIMIT = 44
-"""Characters of a label; more does not fit beside a figure on a phone."""
+from rayfed_ssl.reports.seed_groups import SeedGroup, by_seed, differences, labeled
+from rayfed_ssl.reports.summary import Summary, error_note, score_differences
 
 
 def labeled_groups(runs: Sequence[ReportedRun]) -> tuple[SeedGroup, ...]:
-    """Group runs by their setting; a label is what a run is for in a study, or else its method with what differs."""
-    of_directory = {run.summary.directory: run for run in runs}
-    groups = by_seed(run.summary for run in runs)
-    firsts = [of_directory[group.runs[0].directory] for group in groups]
-    given = [run.label for run in firsts]
-    labels = [run.label if run.label and given.count(run.label) == 1 else _label(run, firsts) for run in firsts]
-    labels = [label if labels.count(label) == 1 else run.name for label, run in zip(labels, firsts, strict=True)]
-    labels = [label if len(label) <= LABEL_LIMIT else label[: LABEL_LIMIT - 1] + "…" for label in labels]
-    labels = [f"{index}: {label}" if labels.count(label) > 1 else label for index, label in enumerate(labels, 1)]
-    return tuple(replace(group, label=label) for group, label in zip(groups, labels, strict=True))
-
-
-def _label(run: ReportedRun, firsts: Sequence[ReportedRun]) -> str:
-    method, settings = run.summary.name, _settings(run.summary)
-    others = [_settings(other.summary) for other in firsts if other is not run and other.summary.name == method]
-    differing = [key for key in settings if any(other.get(key) != settings[key] for other in others)]
-    return " ".join([method, *(f"{key}={yaml_text(settings[key])}" for key in differing[:2])])
-
-
-def _settings(run: Summary) -> dict[str, Any]:
-    """Collect what a result depends on: all settings but the seed and how it was computed."""
-    return {key: value for key, value in run.config.flat().items() if key != "seed" and not key.startswith("engine.")}
-
-
-def differences(groups: Sequence[SeedGroup]) -> dict[str, list[str]]:
-    """Find the settings that differ between groups: key -> value in each group."""
-    settings = [_settings(group.runs[0]) for group in groups]
-    keys = dict.fromkeys(key for flat in settings for key in flat)
-    values = {key: [yaml_text(flat[key]) if key in flat else MISSING for flat in settings] for key in keys}
-    return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
+    """Group runs by their setting; a label is what a run is for in a study, or else its own name with what differs."""
+    return labeled(by_seed(run.summary for run in runs), {run.summary.directory: (run.name, run.label) for run in runs})
 
 
 def comparison_sections(runs: Sequence[ReportedRun], writer: FigureWriter, command: str) -> tuple[PageSection, ...]:
@@ -62,10 +29,9 @@ def comparison_sections(runs: Sequence[ReportedRun], writer: FigureWriter, comma
         "A row is a setting; seeds are averaged: mean ± standard deviation (n − 1) and n. “Last epoch” is the result; “best "
         f"epoch” is chosen on the test set{' or the held-out samples that a run is measured on' * held_out}.",
     )
-    if note := score_differences(summaries):
-        text += (f"Note: {note}.",)
+    text += tuple(f"Note: {note}." for note in (error_note(summaries), score_differences(summaries)) if note)
     no_accuracy = () if len(figures) > 1 else ("No accuracy is on record yet.",)
-    differing = [[key, *values] for key, values in differences(groups).items()]
+    differing = [[key, *values] for key, values in differences(groups, MISSING).items()]
     settings = PageTable.of("Settings that differ", ["key", *(group.label for group in groups)], differing)
     what = f"{len(differing)} settings." if differing else "Nothing but the seed."
     return (
@@ -79,13 +45,17 @@ def comparison_sections(runs: Sequence[ReportedRun], writer: FigureWriter, comma
 def _cards(groups: Sequence[SeedGroup]) -> tuple[Card, ...]:
     runs = [run for group in groups for run in group.runs]
     unfinished = sum(not run.finished for run in runs)
-    notes = (f"{unfinished} unfinished",) if unfinished else ("all finished",)
-    cards = [Card("Runs", str(len(runs)), notes), Card("Settings", str(len(groups)))]
+    state = (f"{unfinished} unfinished",) if unfinished else ("all finished",)
+    cards = [Card("Runs", str(len(runs)), state), Card("Settings", str(len(groups)))]
     scored = [(scores["linear"].mean, group) for group in groups if "linear" in (scores := group.scores)]
     if scored:
         best, group = max(scored, key=lambda pair: pair[0])
         title = "Highest linear probe, last epoch"
-        cards.append(Card(title, formats.percent(best), (group.label, f"n = {len(group.runs)}")))
+        samples = group.runs[0].samples
+        level = sum(best - mean <= formats.DECISIVE * formats.standard_error(best, mean, samples) for mean, _ in scored)
+        errors = f"{level - 1} of {len(scored) - 1} others within two standard errors, by {samples:,} pictures"
+        notes = (group.label, f"n = {len(group.runs)}", *[errors] * (len(scored) > 1 and samples > 0))
+        cards.append(Card(title, formats.percent(best), notes))
     sent = formats.size(sum(run.bytes_up for run in runs))
     seconds = formats.duration(sum(run.seconds for run in runs))
     return (*cards, Card("Sent by all clients", sent), Card("Time of rounds", seconds))
@@ -121,6 +91,7 @@ def _run(name: str, run: Summary) -> Mapping[str, object]:
     gain = run.gain("linear")
     return {
         "run": name,
+        "recipe": run.recipe or MISSING,
         "method": run.name,
         "objective": run.objective,
         "model": run.models,

@@ -6,9 +6,12 @@ They are computed on the CPU in float32 with one thread, so that the same run gi
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from rayfed_ssl.analysis.embedding import image_features, tsne
-from rayfed_ssl.data.partitions import count_samples, random_rows
+from rayfed_ssl.data.partitions import count_samples, random_rows, with_unlabeled
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
@@ -51,15 +54,15 @@ def open_federation(run: ReportedRun) -> Federation:
 def partition_plot(federation: Federation) -> Plot:
     """Draw which client holds how many samples of which class."""
     train = federation.dataset.train
-    classes = tuple(clean(name) for name in train.classes)
+    labels, classes = with_unlabeled(train.labels, [clean(name) for name in train.classes])
     shards = dict(sorted(federation.shards.items()))
-    counts = count_samples(train.labels, shards.values(), len(classes)).tolist()
+    counts = count_samples(labels, shards.values(), len(classes)).tolist()
     rows = [[f"client {client}", len(shards[client]), *row] for client, row in zip(shards, counts, strict=True)]
     return Plot(
         "partition",
         "Samples by client and class",
         f"Bubble chart: samples of {len(classes)} classes at {len(rows)} clients; areas are numbers of samples.",
-        partition_figure(train.labels, federation.shards, classes, public=public_rows(federation)),
+        partition_figure(labels, federation.shards, classes, public=public_rows(federation)),
         PageTable.of("Training samples by client and class", ["client", "samples", *classes], rows),
         "The area of a circle is the number of samples; the public set, where it was a client's shard, is hollow. "
         f"Skew: {federation.skew.text}.",
@@ -81,30 +84,47 @@ def sample_features(federation: Federation, saved: SavedEncoder) -> SampleFeatur
     return SampleFeatures(saved.info.encoder, values, test.labels[rows], tuple(test.classes), seed)
 
 
+def _move_apart(figure: Figure, texts: list[Text]) -> None:
+    """Move texts up until none overlaps another, the lowest first."""
+    figure.draw_without_rendering()
+    placed = list[Bbox]()
+    for text in sorted(texts, key=lambda text: text.get_position()[1]):
+        box = text.get_window_extent()
+        while others := [other for other in placed if box.overlaps(other)]:
+            box = box.translated(0, max(other.y1 for other in others) - box.y0 + 1)
+        placed.append(box)
+        middle = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
+        x, y = figure.axes[0].transData.inverted().transform(middle)
+        text.set_position((float(x), float(y)))
+
+
 def embedding_plot(features: SampleFeatures) -> Plot:
     """Draw test features on a plane by t-SNE, colored by class."""
     present, counts = np.unique(features.labels, return_counts=True)
     names = [clean(features.classes[label])[:18] for label in present]
     points = tsne(features.values, features.seed)
     figure, axes = new_axes(height=HEIGHT + 0.4 + 0.07 * min(len(present), 30))
+    texts = list[Text]()
     for index, (label, name) in enumerate(zip(present, names, strict=True)):
         own = points[features.labels == label]
         marker, color = MARKERS[index % len(MARKERS)], COLORS[index % len(COLORS)]
         axes.scatter(own[:, 0], own[:, 1], s=13, linewidths=0, color=color, marker=marker, label=name)
         if len(present) <= 30:
-            middle, box = np.median(own, axis=0), {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
-            axes.annotate(name, middle, ha="center", va="center", fontsize=8, weight="bold", bbox=box)
+            box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
+            x, y = np.median(own, axis=0)
+            texts.append(axes.text(x, y, name, ha="center", va="center", size=8, weight="bold", bbox=box))
     axes.set(xticks=[], yticks=[])
     axes.margins(0.08)
     axes.spines[:].set_visible(False)
     if len(present) <= 30:
         legend_below(figure, axes, columns=3, markerscale=1.6)
+    _move_apart(figure, texts)
     return Plot(
         "tsne",
         "t-SNE of test features",
         f"Scatter chart: t-SNE of {len(features.values)} test samples' features, {len(present)} classes.",
         figure,
         PageTable.of("Test samples in the picture", ["class", "samples"], zip(names, counts.tolist(), strict=True)),
-        f"Encoder {features.encoder}, {len(features.values)} test samples; names stand at the medians of their classes. "
+        f"Encoder {features.encoder}, {len(features.values)} test samples; names stand at their classes' medians, or above. "
         "Distances between far groups mean nothing.",
     )

@@ -7,14 +7,15 @@ page sets them again for a dark screen; text stays text. The same figure gives t
 import base64
 import html
 import re
-import shutil
 from pathlib import Path
 
 from markupsafe import Markup
 
+from rayfed_ssl.reading import read_bytes
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.page import RenderedFigure
 from rayfed_ssl.reports.style import COLORS, GRID, INK, MUTED, PAPER, clean, figure_bytes
+from rayfed_ssl.storage.filesystem import write_atomically
 
 VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "card"} | dict(
     zip(COLORS, ("blue", "vermillion", "green", "pink", "sky", "ink", "amber"), strict=True)
@@ -35,8 +36,8 @@ class FigureWriter:
         name = self._name(f"{part}-{plot.key}")
         svg, png = (figure_bytes(plot.figure, kind) for kind in ("svg", "png"))
         svg = re.sub(rb"[ \t]+\n", b"\n", svg)
-        (self.folder / f"{name}.svg").write_bytes(svg)
-        (self.folder / f"{name}.png").write_bytes(png)
+        write_atomically(self.folder / f"{name}.svg", svg)
+        write_atomically(self.folder / f"{name}.png", png)
         wide = plot.figure.get_figwidth() > 5.2
         files = tuple(f"{self.folder.name}/{name}.{kind}" for kind in ("svg", "png"))
         picture = inline(svg.decode(), name, plot.alt)
@@ -47,10 +48,11 @@ class FigureWriter:
         files = []
         for file in filter(Path.is_file, (path, path.with_suffix(".png"))):
             name = self._name(file.stem + file.suffix) + file.suffix
-            shutil.copyfile(file, self.folder / name)
+            write_atomically(self.folder / name, read_bytes(file))
             files.append(f"{self.folder.name}/{name}")
-        encoded = base64.b64encode(path.read_bytes()).decode()
-        size = re.search(rb'<svg[^>]*? width="(\d{1,4}(?:\.\d{1,6})?)pt"', path.read_bytes())
+        content = read_bytes(path)
+        encoded = base64.b64encode(content).decode()
+        size = re.search(rb'<svg[^>]*? width="(\d{1,4}(?:\.\d{1,6})?)pt"', content)
         width = _width(float(size[1]) if size else 500)
         picture = f'<img class="paper" {width} alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
         return RenderedFigure(title, Markup(picture), "", origin, None, True, tuple(files))

@@ -1,6 +1,5 @@
 """What a page is made of; the template turns it into HTML."""
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,8 +123,3 @@ def score_title(score: str) -> str:
     if base in ("knn", "supervised"):  # neither is trained for the score, so neither has epochs
         return title
     return f"{title}, {'best' if best else 'last'} epoch"
-
-
-def yaml_text(value: Any) -> str:
-    """Show a setting as it is written in YAML."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)

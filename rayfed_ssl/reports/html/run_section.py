@@ -17,7 +17,7 @@ from rayfed_ssl.reports.clock_figure import wasted_training
 from rayfed_ssl.reports.html import data_plots, record_plots
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.figure import FigureWriter
-from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title, yaml_text
+from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.summary import Summary, epsilon_text, partition_text, virtual_text, with_client_summary
@@ -80,8 +80,9 @@ class RunSections:
 
     def _status(self) -> list[str]:
         summary, config = self._summary, self._summary.config
+        recipe = f"Recipe {summary.recipe}: " * bool(summary.recipe)
         text = (
-            f"{summary.name} on {config.data.name} ({partition_text(config)}) with {summary.num_clients} clients, "
+            f"{recipe}{summary.name} on {config.data.name} ({partition_text(config)}) with {summary.num_clients} clients, "
             f"{summary.rounds} rounds of {config.epochs} local epochs, seed {config.seed}."
         )
         text = " ".join([text, *self._held_out()])
@@ -259,7 +260,7 @@ def scores_table(summary: Summary) -> PageTable:
 
 
 def _listed(caption: str, entries: Mapping[str, Any]) -> PageTable:
-    return PageTable.of(caption, ["key", "value"], [[key, yaml_text(value)] for key, value in entries.items()])
+    return PageTable.of(caption, ["key", "value"], [[key, formats.yaml_text(value)] for key, value in entries.items()])
 
 
 def _sentence(text: str) -> str:

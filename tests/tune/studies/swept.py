@@ -123,5 +123,11 @@ def ended(study: Study, number: int, point: Mapping[str, Any], state: str, reaso
 def row(study: Study, number: int, point: Mapping[str, Any], **columns: Any) -> dict[str, Any]:
     """Make a row of `trials.parquet`."""
     usual = {"trial": number, "state": "complete", "reason": None, "seed": 0, "round": 2, "rounds": 2, "seconds": 1.5}
-    usual |= {"run": f"runs/{number}-{columns.get('seed', 0)}", "bytes": 1000, "bytes_up": 500, "bytes_down": 500}
+    usual |= {
+        "run": f"runs/{number}-{columns.get('seed', 0)}",
+        "bytes": 1000,
+        "bytes_up": 500,
+        "bytes_down": 500,
+        "samples": 0,
+    }
     return usual | {f"param.{name}": json.dumps(value) for name, value in point.items()} | columns

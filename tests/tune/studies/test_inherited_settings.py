@@ -89,7 +89,7 @@ def test_what_is_needed_or_not_is_one_line(finished, second, tmp_path):
     assert "takes rounds from the best trial of first" in refused(second(), None)
     assert "holds no study" in refused(second(), tmp_path)
     stranger = shutil.copytree(finished, tmp_path / "stranger")
-    assert "is not a sweep that you have made here" in refused(second(), stranger)
+    assert "is not a study that you have made here" in refused(second(), stranger)
     assert inherited_settings(load_study(second()), stranger, trust=True)[0] == {"rounds": 2}
     path = begin(tmp_path, FIRST, "first").path
     assert "is not finished: resume it with `rayfed-ssl sweep --resume" in refused(second(), path)

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, UntrustedError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html import write_report
 from tests.tune.conftest import Cli
 from tune.studies.definition.files import load_study, study_names
 from tune.studies.definition.trial_configs import run_of
+from tune.studies.results.paired_differences import compared, system_table
 from tune.studies.results.reported import read_study
-from tune.studies.results.results import Difference, StudyResults, TrialResult
+from tune.studies.results.results import Difference, ScoreResult, StudyResults, TrialResult
 from tune.studies.results.summary import summarize_benchmark
 from tune.studies.run import StudyRequest, row_of, search_of
 
@@ -69,6 +70,14 @@ def systems(results: StudyResults, column: str) -> dict[str, TrialResult]:
     return {trial.point["row"]: trial for trial in results.trials if trial.point["column"] == column}
 
 
+def test_a_benchmark_of_somebody_else_does_not_count(made: tuple[StudyRequest, StudyResults], tmp_path: Path):
+    copy = Path(shutil.copytree(made[0].directory, tmp_path / "copy"))
+    shutil.rmtree(copy / "rows" / "alone")
+    with pytest.raises(UntrustedError, match=r"fedprox is not a study that you have made here: to run it, add --trust"):
+        replace(made[0], out=copy, rows=("alone",)).run(print)
+    assert not (copy / "rows" / "alone").exists()
+
+
 def test_each_system_runs_with_what_its_search_chose(made: tuple[StudyRequest, StudyResults]) -> None:
     request, results = made
     for name, directory in (("FedSimCLR", "fedsimclr"), ("FedProx", "fedprox")):
@@ -101,6 +110,25 @@ def test_differences_are_paired_by_seed(made: tuple[StudyRequest, StudyResults])
         means = {name: row.values["linear"].mean for name, row in rows.items()}
         best = max(means, key=lambda name: means[name])
         assert rows[best].rank == 1
+
+
+def test_systems_within_two_standard_errors_share_a_rank() -> None:
+    means = {"FedSimCLR": 0.80, "FedProx": 0.83, "alone": 0.70}
+    one = {"point": {"column": "IID"}, "number": 0, "label": "", "state": "complete", "reason": "", "seeds": [0]}
+    one |= {"runs": [], "reached": 1, "rounds": 1, "bytes": 0.0, "samples": 400}
+    trials = [
+        TrialResult.model_validate(
+            one | {"point": {"row": name, "column": "IID"}, "values": {"linear": ScoreResult.of([mean])}}
+        )
+        for name, mean in means.items()
+    ]
+    ranked = compared(trials, "FedSimCLR", "linear")
+    assert [trial.rank for trial in ranked] == [1, 1, 3]
+    table = system_table(ranked, "IID", "linear", "FedSimCLR")
+    assert [line[0].text for line in table.lines] == ["FedProx", "FedSimCLR", "alone"]
+    assert table.remarks[0].endswith("up to 2.96 points each, by 400 test pictures.")
+    unknown = [trial.model_copy(update={"samples": 0}) for trial in trials]
+    assert [trial.rank for trial in compared(unknown, "FedSimCLR", "linear")] == [2, 1, 3]
 
 
 def test_the_random_encoder_is_what_the_baseline_starts_from(made: tuple[StudyRequest, StudyResults]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, UntrustedError
 from rayfed_ssl.processor import NotPortableError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.conftest import Cli
@@ -70,6 +70,14 @@ def test_a_portable_table_asks_for_another_process_before_anything_is_written(tm
     with pytest.raises(NotPortableError, match=r"^engine.cpu=portable must be set up before torch is imported"):
         request.run(print)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_somebody_else_is_not_signed_and_its_runs_do_not_count(made, tmp_path: Path):
+    copy = Path(shutil.copytree(made[0].directory, tmp_path / "copy"))
+    request, record = replace(made[0], out=copy), (copy / "study.json").read_bytes()
+    with pytest.raises(UntrustedError, match=r"is not a study that you have made here: to run it, add --trust"):
+        request.run(print)
+    assert (copy / "study.json").read_bytes() == record
 
 
 def test_cells_of_equal_settings_are_one_run(made):

@@ -1,5 +1,6 @@
 """What a sweep has given: its files, the best settings as recipes, what the terminal shows."""
 
+import csv
 import json
 import shutil
 
@@ -7,9 +8,11 @@ import pytest
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.records.run_record import RunRecord
+from tests.tune.studies.swept import result
+from tune.studies.definition.files import load_study
 from tune.studies.definition.trial_configs import config_of
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.summary import print_results, write_results
+from tune.studies.results.summary import _remarks, print_results, write_results
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +118,32 @@ def test_an_interrupted_sweep_has_results_that_say_so(swept_part, tmp_path):
     assert json.loads((directory.path / "results.json").read_text())["finished"] is None
 
 
+def test_trials_within_two_standard_errors_of_the_best_are_counted():
+    study = load_study({"recipe": "digits", "space": {"rounds": [1, 2, 3]}, "maximize": ["linear"]})
+    values = zip(study.points(), (0.90, 0.88, 0.60), strict=True)
+    trials = [result(study, number, point, [value]) for number, (point, value) in enumerate(values)]
+    measured = [each.model_copy(update={"samples": 400}) for each in trials]
+    (line,) = (line for line in _remarks(study, measured, True) if "standard errors" in line)
+    assert (
+        line
+        == "1 of 2 other trials are within two standard errors of the best (up to 2.87 points each, by 400 pictures)."
+    )
+    assert not any("standard errors" in line for line in _remarks(study, trials, True))  # of how many is not known
+
+
 def test_the_terminal_shows_table_remarks_and_files(grid, capsys):
     directory, made = grid
-    print_results(made, directory.path, as_json=False)
+    print_results(made, directory.path)
     out = capsys.readouterr().out
     assert out.startswith("linear (%), more is better\nrounds ")
     assert f"recipe: {directory.path / 'best.yaml'}" in out
     assert f"figure: {directory.path / 'figures/linear-over-rounds.png'}" in out
-    print_results(made, directory.path, as_json=True)
+    print_results(made, directory.path, "json")
     assert json.loads(capsys.readouterr().out) == json.loads((directory.path / "results.json").read_text())
+    print_results(made, directory.path, "csv")
+    first, *_ = made.tables
+    rows = list(csv.reader(capsys.readouterr().out.splitlines()))
+    assert rows[: 1 + len(first.lines)] == [first.head, *([cell.text for cell in line] for line in first.lines)]
+    print_results(made, directory.path, "latex")
+    mean, spread = next(cell.text for line in first.lines for cell in line if cell.best).split(" ± ")
+    assert f"\\textbf{{{mean} $\\pm$ {spread}}} & " in capsys.readouterr().out

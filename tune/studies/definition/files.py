@@ -29,7 +29,9 @@ def study_names(kind: str) -> list[str]:
 
 def read_study_file(name: str, kind: str = "sweep") -> dict[str, Any]:
     """Read a study's file, one of the package's by name or another by its path, as plain data."""
-    return read_shipped(kind, SHIPPED[kind], name)
+    from rayfed_ssl.config.schema import takes_text  # loads torch, which a study's state does without
+
+    return read_shipped(kind, SHIPPED[kind], name, takes_text)
 
 
 def load_study(

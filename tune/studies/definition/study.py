@@ -42,6 +42,7 @@ class Study(StudyFile):
         size: One of the file's sizes.
         only_rows: The rows that are asked for, as `only_columns`; None for all.
         left_out: Row and column of cells that are not run.
+        trusted: Whether the modules that its file names may be imported.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Study(StudyFile):
     only_rows: tuple[str, ...] | None = None
     only_columns: tuple[str, ...] | None = None
     left_out: tuple[tuple[str, str], ...] = ()
+    trusted: bool = True
 
     @property
     def heading(self) -> str:

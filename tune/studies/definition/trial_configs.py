@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.config.choices import PARTITION
-from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
-from rayfed_ssl.config.schema import Config, apply_overrides
+from rayfed_ssl.config.recipes import SCALAR_MEANS, read_recipe, set_value
+from rayfed_ssl.config.schema import Config, apply_overrides, takes_text
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.decoding import MAX_PIXELS
@@ -23,6 +23,7 @@ from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.parquet import MAX_BYTES
 from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.records.config_file import refuse_fetching
 from rayfed_ssl.training.optimizers import BETAS
 from tune.studies.definition.layers import Then
 from tune.studies.definition.schema import HELD_OUT
@@ -56,7 +57,7 @@ class TrialRun:
         """Add where the first run lies, in a directory of runs, to its own configuration or one that was changed."""
         if self.first is None:
             return config
-        return Config.load(config.dump(), f"model.start={json.dumps(str((folder / self.first.name).resolve()))}")
+        return Config.load(config.dump(), ("model.start", str((folder / self.first.name).resolve())))
 
 
 def run_name(config: Config, first: str | None = None) -> str:
@@ -89,18 +90,18 @@ THEN = "then."
 """Prefix of a user's settings of second runs."""
 
 
-def second_config(first: Config, then: Then, overrides: Sequence[str] = ()) -> Config:
+def second_config(first: Config, then: Then, overrides: Sequence[str] = (), *, trust: bool = True) -> Config:
     """Resolve a second run, on the data, shards and architecture of the first, without what it starts from.
 
     Of the user's settings those apply that start with "then.".
     """
-    tree, dump = read_recipe(then.recipe), first.dump()
+    tree, dump = read_recipe(then.recipe, takes_text), first.dump()
     tree |= {key: dump[key] for key in ("seed", "data", "partition", "engine")}
     tree["clients"] = tree.get("clients", {}) | {key: dump["clients"][key] for key in ("number", "models")}
     tree["model"] = {key: dump["model"][key] for key in ("encoder", "stem", "image_size")}
     for key, value in then.settings.items():
-        apply_override(tree, f"{key}={json.dumps(value, default=str)}")
-    return Config.load(tree, *(text.removeprefix(THEN) for text in overrides if text.startswith(THEN)))
+        set_value(tree, key, value)
+    return Config.load(tree, *(text.removeprefix(THEN) for text in overrides if text.startswith(THEN)), trust=trust)
 
 
 def run_of(study: Study, point: Point, seed: int) -> TrialRun:
@@ -108,7 +109,7 @@ def run_of(study: Study, point: Point, seed: int) -> TrialRun:
     first, cell = config_of(study, point, seed), study.cell(point)
     if cell.then is None:
         return TrialRun(first)
-    second = second_config(first, cell.then, study.overrides)
+    second = second_config(first, cell.then, study.overrides, trust=study.trusted)
     return TrialRun(second, TrialRun(first) if cell.pretrained else None)
 
 
@@ -116,8 +117,11 @@ def config_of(study: Study, point: Point, seed: int) -> Config:
     """Resolve what a trial runs first."""
     tree = settings_of(study, point, seed)
     if "executor" not in (tree.get("engine") or {}):
-        apply_override(tree, "engine.executor=local")
-    return Config.load(tree)
+        set_value(tree, "engine.executor", "local")
+    config = Config.load(tree, trust=study.trusted, recipe=Path(str(study.cell(point).recipe or study.recipe)).stem)
+    if not study.trusted:
+        refuse_fetching(study.name, config, study.overrides)
+    return config
 
 
 def settings_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
@@ -125,13 +129,13 @@ def settings_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
     cell = study.cell(point)
     recipe = cell.recipe or study.recipe
     assert recipe is not None  # as the file has been checked
-    tree = read_recipe(study.directory / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe)
+    tree = read_recipe(study.directory / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe, takes_text)
     for settings in (study.settings, *cell.settings, study.settings_at(point)):
         for key, value in settings.items():
-            apply_override(tree, f"{key}={json.dumps(value, default=str)}")
+            set_value(tree, key, value)
     apply_overrides(tree, [override for override in study.overrides if not override.startswith(THEN)])
     _refuse_canceled(study, tree, point)
-    apply_override(tree, f"seed={seed}")
+    set_value(tree, "seed", seed)
     _measure_what_decides(study, tree)
     _find_from(study.directory, tree)
     return tree
@@ -169,7 +173,7 @@ def _refuse_canceled(study: Study, tree: Mapping[str, Any], point: Point) -> Non
         node: Any = tree
         for part in key.split("."):
             node = node.get(part, MISSING) if isinstance(node, Mapping) else MISSING
-        if not _holds(node, json.loads(json.dumps(value, default=str)), key):
+        if not _holds(node, value, key):
             cause = ", ".join(study.overrides) or "see set and space"
             got = "is not set" if node is MISSING else f"has come to {node!r}"
             raise ConfigError(
@@ -192,13 +196,13 @@ def _holds(setting: Any, value: Any, key: str) -> bool:
 def _measure_what_decides(study: Study, tree: dict[str, Any]) -> None:
     """Switch on what the study's goals and its early stopping look at."""
     if study.selects_on == "test":
-        apply_override(tree, "data.validation=null")
+        set_value(tree, "data.validation", None)
     elif not isinstance(tree.get("data"), Mapping) or tree["data"].get("validation") is None:
-        apply_override(tree, f"data.validation={HELD_OUT}")
+        set_value(tree, "data.validation", HELD_OUT)
     names, measured = [goal.score for goal in study.goals], tree.get("evaluation")
     measured = measured if isinstance(measured, Mapping) else {}  # anything else is refused with the configuration
     if any(name.startswith("diag_") for name in names) and not measured.get("diagnostics"):
-        apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
+        set_value(tree, "evaluation.diagnostics", tree.get("rounds", 2))
     asked = [name for goal in names if (name := goal.removesuffix(BEST)) in PROTOCOLS and name not in ("knn", "linear")]
     others = [name for name in asked if isinstance(PROTOCOLS[name], Transfer)]
     if others and study.selects_on == "validation":
@@ -209,7 +213,7 @@ def _measure_what_decides(study: Study, tree: dict[str, Any]) -> None:
     listed = measured.get("protocols") or []
     listed = [listed] if isinstance(listed, str) else listed
     if isinstance(listed, list) and (more := [name for name in asked if name not in listed]):
-        apply_override(tree, f"evaluation.protocols={json.dumps([*listed, *more])}")
+        set_value(tree, "evaluation.protocols", [*listed, *more])
     if study.stop is not None:
         kind = "diagnostics" if study.stop_goal.score.startswith("diag_") else "every"
-        apply_override(tree, f"evaluation.{kind}={study.stop.grace}")
+        set_value(tree, f"evaluation.{kind}", study.stop.grace)

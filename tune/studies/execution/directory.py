@@ -87,7 +87,7 @@ class StudyDirectory:
         record = self.record
         study = load_study(record.file, *record.overrides, name=record.name, size=record.size)
         more: dict[str, Any] = {"settings": study.settings | record.inherited, "directory": Path(record.directory)}
-        more["left_out"] = tuple(record.left_out)
+        more |= {"left_out": tuple(record.left_out), "trusted": self.trusted}
         return study.model_copy(update=more).only(record.only_rows, record.only_columns)
 
     @classmethod
@@ -110,7 +110,7 @@ class StudyDirectory:
         """Refuse to run the sweep of somebody else, which says what is imported and where runs write."""
         if not self.trusted:
             raise UntrustedError(
-                f"{self.path} is not a sweep that you have made here: to run it, add --trust, or start it anew"
+                f"{self.path} is not a study that you have made here: to run it, add --trust, or start it anew"
             )
 
     def create(self) -> None:

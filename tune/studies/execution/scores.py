@@ -96,6 +96,7 @@ def read_progress(directory: Path, take: str | None, scores: Collection[str] = (
         return NO_ROUNDS
     seconds = [row["value"] for row in record.metrics if (row["participant"], row["name"]) == ("run", "seconds")]
     progress: Row = {"round": record.last_round, "seconds": sum(seconds)} | bytes_of(record, record.last_round)
+    progress["samples"] = record.manifest.data.test
     names = {(row["name"], row["round"]) for row in record.metrics}
     names |= {(name, record.last_round) for name in filter(TARGET.fullmatch, scores)}
     for name, round in sorted(names):  # the last round stays

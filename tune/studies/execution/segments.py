@@ -43,7 +43,7 @@ def run_segment(config: Config, directory: Path, until: int) -> Outcome:
 
     # Where it runs may have changed since it began: the number of actors, for one.
     engine = config.dump()["engine"]
-    changes = [f"engine.{key}={json.dumps(engine[key])}" for key in PLACEMENT]
+    changes = [(f"engine.{key}", engine[key]) for key in PLACEMENT]
     deadline = time.monotonic() + BUSY_TIMEOUT
     try:
         while True:

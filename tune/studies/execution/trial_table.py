@@ -8,6 +8,7 @@ run        its run's directory, relative to the sweep's
 round      the last round that is recorded; rounds: of a whole run
 seconds    that rounds took, without evaluation
 bytes, bytes_up, bytes_down   that crossed clients' boundaries so far
+samples    test pictures, or held-out ones, that scores are of
 param.KEY  a column for each parameter: its value as JSON
 score.NAME a column for each score of the sweep's encoder (`take`) after the run's last scored round, in [0, 1];
            those of targets (score.time_to:0.45) are seconds and bytes, infinite where not reached
@@ -28,7 +29,7 @@ from tune.studies.definition.schema import BYTES, EPSILON, TARGET, is_audit
 
 Row = dict[str, Any]
 
-NO_ROUNDS: Row = {"round": 0, "seconds": 0.0, "bytes": 0, "bytes_up": 0, "bytes_down": 0}
+NO_ROUNDS: Row = {"round": 0, "seconds": 0.0, "bytes": 0, "bytes_up": 0, "bytes_down": 0, "samples": 0}
 RUN = re.compile(r"runs/[^/]*[^/.][^/]*")
 """A run's directory within its sweep's."""
 

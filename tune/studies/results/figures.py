@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.analysis.embedding import embed
 from rayfed_ssl.formats import MeanStd
-from rayfed_ssl.reports.style import AXES, line_style, mark_style, save_figure, scale_megabytes, styled
+from rayfed_ssl.reports.style import AXES, dodged, line_style, mark_style, save_figure, scale_megabytes, styled
 from tune.studies.definition.schema import COLUMN, EPSILON, ROW, Goal
 from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
@@ -193,13 +193,16 @@ def draw_systems(
     """
     panels = []
     for column, systems in columns.items():
+        present = [row for row in rows if row in systems]
+        places = dodged([systems[row][0] for row in present])
         series = [
-            Series(row, [systems[row]], MARK | mark_style(index)) for index, row in enumerate(rows) if row in systems
+            Series(row, [(x, systems[row][1])], MARK | mark_style(rows.index(row)))
+            for row, x in zip(present, places, strict=True)
         ]
         level = (systems[RANDOM][1].mean, RANDOM.lower()) if RANDOM in systems else None
         panels.append(Panel(series, column, "MB that all clients send and receive", y, level=level, legend=legend))
     figure = draw_panels(panels, title, size=(3.6, 4.8))
-    moved = [x for panel in panels for series in panel.series for x, _ in series.points]
+    moved = [systems[row][0] for systems in columns.values() for row in rows if row in systems]
     for axes in figure.axes:
         scale_megabytes(axes, moved)
     return figure

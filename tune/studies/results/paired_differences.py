@@ -7,10 +7,10 @@ from typing import Any
 
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary, summarize
-from tune.studies.definition.schema import COLUMN, ROW, StudyFile, slug
+from tune.studies.definition.schema import COLUMN, ROW, Goal, StudyFile, slug
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.results.results import Difference, ScoreResult, TableCell, TableResult, TrialResult
-from tune.studies.results.trial_results import best_of, read_results
+from tune.studies.results.trial_results import best_of, error_of, is_better, read_results
 
 CONFIDENCE = 0.95
 
@@ -99,19 +99,19 @@ def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:
 
 
 def compared(systems: Sequence[TrialResult], baseline: str, score: str) -> list[TrialResult]:
-    """Add ranks and differences from the baseline, column by column."""
+    """Add differences from the baseline, and ranks: 1 + the number of systems that are better beyond two standard errors."""
     compared = []
     for system in systems:
         column = [other for other in systems if other.point[COLUMN] == system.point[COLUMN]]
         base = next((_by_seed(other, score) for other in column if other.point[ROW] == baseline), {})
-        own, mean = _by_seed(system, score), system.mean(score)
+        own = _by_seed(system, score)
         pairs = [(own[seed], base[seed]) for seed in own if seed in base]
         changes: dict[str, Any] = {}
         if pairs and system.point[ROW] != baseline:
             changes["versus"] = paired_difference(pairs)
-        if mean is not None:
-            means = [other.values[score].mean for other in column if score in other.values]
-            changes["rank"] = 1 + sum(other > mean.mean for other in means)
+        if score in system.values:
+            scored = [other for other in column if score in other.values]
+            changes["rank"] = 1 + sum(is_better(other, system, Goal(score=score, maximize=True)) for other in scored)
         compared.append(system.model_copy(update=changes))
     return compared
 
@@ -121,12 +121,20 @@ def _by_seed(system: TrialResult, score: str) -> dict[int, float]:
 
 
 def system_table(systems: Sequence[TrialResult], column: str, score: str, baseline: str) -> TableResult:
-    """Lay out a column's systems in the order of their ranks."""
+    """Lay out a column's systems in the order of their scores."""
     head = ["system", "rank", f"{score} (%)", f"minus {baseline} [95 %]", "kNN (%)", "MB", "seconds", "seeds"]
     mine = [system for system in systems if system.point[COLUMN] == column]
-    ranked = sorted(mine, key=lambda system: (system.rank or 10**6, system.point[ROW]))
+    scored = sorted((system for system in mine if score in system.values), key=lambda each: -each.values[score].mean)
+    ranked = [*scored, *(system for system in mine if score not in system.values)]
     lines = [list(_cells(system, score)) for system in ranked]
-    return TableResult(goal=score, title=column, head=head, lines=lines)
+    errors = [error_of(scored[0], system, score) for system in scored[1:]]
+    remarks = []
+    if any(errors):
+        remarks.append(
+            f"A rank counts the systems that are higher by more than two standard errors: up to {100 * max(errors):.2f} "
+            f"points each, by {scored[0].samples:,} test pictures."
+        )
+    return TableResult(goal=score, title=column, head=head, lines=lines, remarks=remarks)
 
 
 def _cells(system: TrialResult, score: str) -> Iterator[TableCell]:

@@ -60,6 +60,7 @@ class TrialResult(StrictModel):
         runs: A directory for each seed, relative to this file.
         reached: Rounds that all of them have reached, of `rounds`.
         bytes: Mean over seeds, as `seconds` that rounds took.
+        samples: Test pictures, or held-out ones, that scores are of; 0 where that is not known.
         values: Goal's score, or the cell's -> values; empty where the trial is not complete.
         published: The paper's number, and `difference` ours minus that, both in the study's unit.
         unlike: Why ours and the published number are not compared: another dataset or score.
@@ -78,6 +79,7 @@ class TrialResult(StrictModel):
     rounds: int | None
     bytes: float
     seconds: float = 0.0
+    samples: int = 0
     values: dict[str, ScoreResult]
     score: str | None = None
     take: str | None = None

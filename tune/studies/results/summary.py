@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.storage.filesystem import write_atomically
-from tune.studies.definition.schema import COLUMN, ROW
+from tune.studies.definition.schema import COLUMN, ROW, Goal
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.trial_table import unit_of
@@ -18,8 +18,8 @@ from tune.studies.results.published import (
     with_published,
 )
 from tune.studies.results.results import StudyResults, TableResult, TrialResult
-from tune.studies.results.table import markdown_lines, table_of, trials_table
-from tune.studies.results.trial_results import best_of, front_of, read_results, scores_text
+from tune.studies.results.table import Form, markdown_lines, print_tables, table_of, trials_table
+from tune.studies.results.trial_results import best_of, error_of, front_of, is_better, read_results, scores_text
 from tune.terminal import echo, print_json, print_table
 
 
@@ -59,6 +59,7 @@ def _remarks(study: Study, trials: Sequence[TrialResult], finished: bool) -> lis
         lines.append(
             f"Best by {study.goals[0].score}: trial {best.number} ({best.label}): {scores}; its recipe is {BEST}."
         )
+        lines += _level_with(best, trials, study.goals[0])
     if study.kind == "sweep":
         lines.append(f"Settings are {chosen_by(study)}.")
         if any("model.start" in text for text in (*study.overrides, *study.settings, *study.parameters)):
@@ -75,6 +76,19 @@ def _remarks(study: Study, trials: Sequence[TrialResult], finished: bool) -> lis
             kind = "Stopped" if trial.state == "stopped" else "Failed"
             lines.append(f"{kind}, trial {trial.number} ({trial.label}): {trial.reason}")
     return lines
+
+
+def _level_with(best: TrialResult, trials: Sequence[TrialResult], goal: Goal) -> list[str]:
+    """Say how many trials are not told from the best one, and by how many pictures."""
+    others = [trial for trial in trials if trial is not best and goal.score in trial.values]
+    errors = [error_of(best, other, goal.score) for other in others]
+    if not any(errors):
+        return []
+    level = sum(not is_better(best, other, goal) for other in others)
+    return [
+        f"{level} of {len(others)} other trials are within two standard errors of the best (up to {100 * max(errors):.2f} "
+        f"points each, by {best.samples:,} pictures)."
+    ]
 
 
 def _seeds_text(study: Study) -> str:
@@ -180,19 +194,26 @@ def _markdown(results: StudyResults) -> str:
     return "\n".join(text)
 
 
-def print_results(results: StudyResults, path: Path, as_json: bool) -> None:
-    """Print the tables with what a reader of them has to know, or all as JSON; `path` is the study's directory."""
-    if as_json:
+def print_results(results: StudyResults, path: Path, form: Form = "text") -> None:
+    """Print the tables with what a reader of them has to know, or all as JSON; `path` is the study's directory.
+
+    Of CSV and LaTeX, the tables alone are on standard output.
+    """
+    if form == "json":
         print_json(results.model_dump(mode="json"))
         return
+    is_text = form == "text"
+    if not is_text:
+        print_tables(results.tables, form)
     for table in results.tables:
-        echo(table.title)
-        print_table(table.head, [[cell.text for cell in line] for line in table.lines])
-        for line in [*table.remarks, ""]:
-            echo(line)
+        if is_text:
+            echo(table.title)
+            print_table(table.head, [[cell.text for cell in line] for line in table.lines])
+        for line in [*table.remarks, *[""] * is_text]:
+            echo(line, err=not is_text)
     lines = [*results.remarks, *results.notes]
     files = {"record": ("results.json", "table.md"), "recipe": recipes_of(results), "figure": results.figures}
     for kind, names in files.items():
         lines += [f"{kind}: {path / name}" for name in names]
     for line in lines:
-        echo(line)
+        echo(line, err=not is_text)

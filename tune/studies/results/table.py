@@ -4,8 +4,11 @@ Where more is varied than rows and columns show, a cell is the best trial over t
 a range, no two trials share a row, and the table is the list of the best trials instead.
 """
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from rayfed_ssl.formats import size
 from tune.studies.definition.schema import TARGET, Goal
@@ -14,6 +17,10 @@ from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
 from tune.studies.results.results import TableCell, TableResult, TrialResult
 from tune.studies.results.trial_results import best_of, cost, heading
+from tune.terminal import echo
+
+Form = Literal["text", "json", "csv", "latex"]
+"""How tables are printed."""
 
 NO_TRIAL = "–"
 """The text of a cell without a trial."""
@@ -34,6 +41,41 @@ def markdown_lines(table: TableResult) -> list[str]:
     """Write a table as lines of Markdown, the best cell of each column bold."""
     rows = [[f"**{cell.text}**" if cell.best else cell.text for cell in line] for line in table.lines]
     return [_row(table.head), "|---" * len(table.head) + "|", *map(_row, rows)]
+
+
+def print_tables(tables: Iterable[TableResult], form: Form) -> None:
+    """Print tables as CSV or as LaTeX's tabular with booktabs, with an empty line between two."""
+    for index, table in enumerate(tables):
+        for line in [*[""] * bool(index), *(_csv_lines(table) if form == "csv" else _latex_lines(table))]:
+            echo(line)
+
+
+def _csv_lines(table: TableResult) -> list[str]:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(
+        [table.head, *([cell.text for cell in line] for line in table.lines)]
+    )
+    return out.getvalue().splitlines()
+
+
+LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"
+}  # fmt: skip
+"""What characters with a meaning in LaTeX are written as."""
+
+
+def _latex_lines(table: TableResult) -> list[str]:
+    def row(cells: Iterable[str]) -> str:
+        return " & ".join(cells) + r" \\"
+
+    def text(plain: str) -> str:
+        return "".join(LATEX.get(char, char) for char in plain)
+
+    rows = [
+        row(rf"\textbf{{{text(cell.text)}}}" if cell.best else text(cell.text) for cell in line) for line in table.lines
+    ]
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
+    return [begin, r"\toprule", row(map(text, table.head)), r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
 
 
 def _row(cells: Sequence[str]) -> str:

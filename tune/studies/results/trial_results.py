@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.formats import DECISIVE, standard_error
 from tune.studies.definition.schema import BYTES, TARGET, Goal
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
@@ -68,6 +69,7 @@ def _result(study: Study, rows: Sequence[Row]) -> TrialResult:
         rounds=runs[0]["rounds"] if runs else None,
         bytes=fmean(row["bytes"] for row in runs) if runs else 0.0,
         seconds=fmean(row["seconds"] for row in runs) if runs else 0.0,
+        samples=min((row["samples"] for row in runs), default=0),
         values=values,
         score=cell.score,
         take=cell.take,
@@ -84,6 +86,19 @@ def cost(trial: TrialResult, goal: Goal) -> float:
     """Write a trial's value so that less is better."""
     mean = trial.values[goal.score].mean
     return -mean if goal.maximize else mean
+
+
+def error_of(first: TrialResult, second: TrialResult, score: str) -> float:
+    """Standard error of the difference of two trials' accuracies; 0 of other scores, and of other data's (`transfer`)."""
+    if unit_of(score) != "percent" or score.startswith("transfer"):
+        return 0.0
+    means = first.values[score].mean, second.values[score].mean
+    return standard_error(*means, min(first.samples, second.samples))
+
+
+def is_better(first: TrialResult, second: TrialResult, goal: Goal) -> bool:
+    """Whether a trial is better than another by more than two standard errors."""
+    return cost(second, goal) - cost(first, goal) > DECISIVE * error_of(first, second, goal.score)
 
 
 def front_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> tuple[TrialResult, ...]:

@@ -29,3 +29,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+// What is wider than the screen says that it scrolls.
+const widths = new ResizeObserver((boxes) => {
+  for (const { target } of boxes) target.classList.toggle("overflows", target.scrollWidth > target.clientWidth + 1);
+});
+for (const box of document.querySelectorAll(".scroll")) widths.observe(box);
