@@ -15,6 +15,9 @@ from rayfed_ssl.reading import read_bytes
 
 ANNOTATIONS, METADATA = "val_annotations.txt", "metadata.csv"
 
+SIDE = (".", "@eaDir", "__MACOSX")
+"""How directories begin that hold thumbnails and the like of systems, the latter two of Synology and of macOS."""
+
 Passed = Counter[tuple[str, str]]
 """How many files or directories were not taken, by what they are, singular and plural."""
 
@@ -26,7 +29,7 @@ def passed_over(passed: Passed) -> tuple[str, ...]:
     return (f"passed over: {', '.join(parts[:MOST_REASONS] + more)}",) if parts else ()
 
 
-MOST_REASONS = 8
+MOST_REASONS = 20
 
 
 def pass_over(passed: Passed, file: str) -> None:
@@ -63,7 +66,7 @@ def by_class(root: Path, passed: Passed) -> list[tuple[str, Path]]:
     found = [(os.fsencode(label).decode(errors="backslashreplace"), file) for label, file in pictures if label]
     beside, empty = "beside the directories of classes", "without pictures"
     passed[f"picture {beside}", f"pictures {beside}"] += len(pictures) - len(found)
-    directories = {folder.name for folder in root.iterdir() if not folder.name.startswith(".") and folder.is_dir()}
+    directories = {folder.name for folder in root.iterdir() if not folder.name.startswith(SIDE) and folder.is_dir()}
     passed[f"directory {empty}", f"directories {empty}"] += len(directories - {label for label, _ in pictures})
     return found
 
@@ -107,7 +110,7 @@ def walk(root: Path, suffixes: tuple[str, ...] | None, passed: Passed | None = N
             continue
         # Once per directory: pathlib takes microseconds, and there may be a million files.
         first = next(iter(Path(directory).relative_to(root).parts), "")
-        visible = sorted(name for name in subdirectories if not name.startswith("."))
+        visible = sorted(name for name in subdirectories if not name.startswith(SIDE))
         passed["hidden directory", "hidden directories"] += len(subdirectories) - len(visible)
         subdirectories[:] = visible
         for name in sorted(names):

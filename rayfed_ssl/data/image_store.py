@@ -160,14 +160,18 @@ def write_store(
 
 
 def _dim_note(dim: list[tuple[int, int]], total: int) -> tuple[str, ...]:
-    """Tell of pictures that use less than a sixteenth of their range, if they are more than a few."""
-    if len(dim) <= DIM_SHARE * total:
-        return ()
-    low, high = min(low for low, _ in dim), max(high for _, high in dim)
-    return (
-        f"dim: {len(dim):,} of {total:,} pictures fill less than a sixteenth of their range, with values from {low} to "
-        f"{high}: data.white={max(1, high)} makes the largest white",
-    )
+    """Tell of pictures that use less than a sixteenth of their range, or one value of it, if they are more than a few."""
+    ranges = [(low, high) for low, high in dim if low < high]
+    notes, blank = [], len(dim) - len(ranges)
+    if len(ranges) > DIM_SHARE * total:
+        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+        notes.append(
+            f"dim: {len(ranges):,} of {total:,} pictures fill less than a sixteenth of their range, with values from {low} "
+            f"to {high}: data.white={high} makes the largest white"
+        )
+    if blank > DIM_SHARE * total:
+        notes.append(f"blank: {blank:,} of {total:,} pictures have one value everywhere")
+    return tuple(notes)
 
 
 DIM_SHARE = 0.01

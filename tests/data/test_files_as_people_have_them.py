@@ -190,11 +190,20 @@ def test_every_suffix_that_pillow_opens_is_a_picture(tmp_path: Path, opened: Ope
 def test_what_is_passed_over_is_counted_by_reason_in_one_line(tmp_path: Path, opened: Opened):
     data = folder(tmp_path / "d", {f"{c}/{i}.png": values(255, np.uint8) for c in "ab" for i in range(6)})
     folder(data, {"beside.png": values(255, np.uint8)})
-    for name in ("notes.txt", "a/x.TXT", "a/Thumbs.db", "a/.DS_Store", ".cache/z.png", "empty/readme", "b/photo.xmp"):
+    for name in (
+        "notes.txt",
+        "a/x.TXT",
+        "a/Thumbs.db",
+        "a/.DS_Store",
+        ".cache/z.png",
+        "empty/readme",
+        "b/photo.xmp",
+        "a/@eaDir/0.png",
+    ):
         (data / name).parent.mkdir(exist_ok=True)
         (data / name).write_text("x")
     assert opened("folder", data).notes == (
-        "passed over: 2 files .txt, 1 hidden directory, 1 hidden file, 1 file .db, 1 file .xmp, 1 file without a suffix, "
+        "passed over: 2 hidden directories, 2 files .txt, 1 hidden file, 1 file .db, 1 file .xmp, 1 file without a suffix, "
         "1 picture beside the directories of classes, 1 directory without pictures",
     )
 
@@ -276,7 +285,7 @@ def test_a_dataset_may_give_16_bits_or_truth_values():
     assert open_store(keep(Pictures(torch.bool))).train.images.max() == 255
     dataset = open_store(keep(Pictures(torch.uint16)))
     assert dataset.train.images.max() == 0  # 252 of 65,535
-    assert dataset.notes[0].startswith("dim: 12 of 12 pictures")
+    assert dataset.notes == ("blank: 12 of 12 pictures have one value everywhere",)
     with pytest.raises(ValueError, match=r"got int16 from -4 to"):
         keep(Negative(torch.int16))
 
