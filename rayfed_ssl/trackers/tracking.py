@@ -92,19 +92,19 @@ class Tracking(Observer):
         """Log the scores."""
         self._log_rows(score_rows(evaluations), [])
 
-    def close(self, status: EndStatus) -> None:
-        """Close all trackers; one that does not answer in time is left behind."""
+    def close(self, status: EndStatus, seconds: float) -> None:
+        """Close all trackers; one that does not answer within so many seconds is left behind."""
         begun, is_noticed = time.monotonic(), False
-        last = begun + (PATIENCE if status == "finished" else ABORTED)
+        last = begun + seconds
         for follower in self._followers.values():
             follower.submit(lambda tracker: tracker.close(status))
             follower.submit(None)
         for name, follower in self._followers.items():
             if not (is_noticed or follower.is_done(begun + NOTICE - time.monotonic())):
                 is_noticed = True
-                self._warn(f"waiting for {name}, which has not taken all yet, for at most {last - begun:.0f} s")
+                self._warn(f"waiting for {name}, which has not taken all yet, for at most {seconds:.0f} s")
             if not follower.is_done(last - time.monotonic()):
-                follower.failure = TimeoutError(f"no answer within {last - begun:.0f} s")
+                follower.failure = TimeoutError(f"no answer within {seconds:.0f} s")
         self._report()
 
     def _open(self, name: str, config: Config, round: int) -> Tracker:
@@ -164,11 +164,13 @@ def tracked(record: RunRecord, config: Config, round: int, warn: Callable[[str],
     """Let trackers follow a run, and close them with how it ended."""
     tracking = Tracking(record, config, round, warn)
     status: EndStatus = "failed"
+    seconds = ABORTED
     try:
         yield tracking
+        seconds = PATIENCE
         status = "interrupted" if record.manifest.finished is None else "finished"  # a paused run is to be resumed
     except KeyboardInterrupt:
         status = "interrupted"
         raise
     finally:
-        tracking.close(status)
+        tracking.close(status, seconds)
