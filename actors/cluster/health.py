@@ -51,8 +51,10 @@ class Health:
     _watcher: threading.Thread | None = None
 
     def find_processes(self) -> None:
-        """Look for the vital processes, which a private Ray starts below this process."""
-        for child in psutil.Process().children(recursive=True) if self.directory else ():
+        """Look for the vital processes that a private Ray has started below this process; agents come last."""
+        if self.directory is None or len(self.vital) == len(VITAL):
+            return
+        for child in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
                 if child.pid not in self._older and child.name() in VITAL:
                     self.vital[VITAL[child.name()]] = child
@@ -63,20 +65,21 @@ class Health:
         It must end this process: Ray itself ends it without a message when the main thread next asks a dead raylet for
         anything, and the main thread may wait for a stopped one without end.
         """
-        poller, files = select.poll(), []
-        for process in self.vital.values():
-            with suppress(OSError):  # it has died just now, or the kernel has no such files
-                files.append(os.pidfd_open(process.pid))
-                poller.register(files[-1], select.POLLIN)
+        poller, files = select.poll(), dict[str, int]()
 
         def watch() -> None:
             looks, failure = 0, None
             while not (failure or self.left.is_set()):
+                self.find_processes()
+                for name in self.vital.keys() - files.keys():
+                    with suppress(OSError):  # it has died just now, or the kernel has no such files
+                        files[name] = os.pidfd_open(self.vital[name].pid)
+                        poller.register(files[name], select.POLLIN)
                 poller.poll(1000 * WATCH_INTERVAL)
                 stopped = self._stopped()
                 looks = looks + 1 if stopped else 0
                 failure = f"{stopped[0]} was stopped by a signal" if looks >= MAX_STOPPED else self.failure()
-            for file in files:
+            for file in files.values():
                 os.close(file)
             if failure and not self.left.is_set():
                 on_death(_advice(failure))
@@ -123,6 +126,7 @@ class Health:
 
     def check(self) -> None:
         """Raise `ClusterError` unless Ray's processes live, its head answers, and this machine is still a node of it."""
+        self.find_processes()
         if failure := self.failure():
             if self._watcher is not None:
                 self._watcher.join()

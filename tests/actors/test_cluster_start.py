@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import ray
 
 from actors.cluster import address, connect, machine, private_ray
 from actors.cluster import health as health_module
@@ -198,12 +199,14 @@ def test_auto_without_exactly_one_ray_is_refused(nodes, local_nodes, message):
 @pytest.mark.parametrize("named", ["auto", "127.0.0.1:9", "http://127.0.0.1:8265"])
 @pytest.mark.parametrize("given", [None, "auto"])
 def test_the_variable_is_named_where_it_is_what_was_used(nodes, given, named, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", named)
     with pytest.raises(ClusterError, match=rf"^RAY_ADDRESS={named}: .*; unset RAY_ADDRESS to start Ray here$"):
         connect.start(given)
 
 
-def test_the_option_is_named_where_it_is_what_was_used(nodes):
+def test_the_option_is_named_where_it_is_what_was_used(nodes, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(
         ClusterError, match=r"^there is no Ray at 127.0.0.1:9 .*; leave --address out to start Ray here$"
     ):
