@@ -107,6 +107,7 @@ def start(
         return cluster
     named = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else None
     prefix, remedy = (f"RAY_ADDRESS={named}: ", "unset RAY_ADDRESS") if named else ("", "leave --address out")
+    remedy += " and leave --address out" if named and address else ""
     try:
         return _join(address or os.environ["RAY_ADDRESS"], timeout or JOIN_TIMEOUT)
     except ClusterError as error:

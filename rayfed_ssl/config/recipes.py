@@ -266,14 +266,18 @@ def parse_setting(setting: Setting, takes_text: TakesText) -> tuple[str, Any]:
 
 
 def read_value(key: str, text: str, takes_text: TakesText) -> Any:
-    """Read a value as it is typed: of a key that takes text, the text itself, else YAML; "" and "null" are None."""
+    """Read a value as it is typed: of a key that takes text, the text itself, else YAML; `NULL` is None for both."""
     try:
         value = plain_data(text)
     except yaml.YAMLError as error:
         if isinstance(error, yaml.constructor.ConstructorError) and not takes_text(key):
             raise ConfigError(f"{key} cannot be read: {error.problem}, got {text}") from None
         return text
-    return value if text in ("", "null") or value == text or not takes_text(key) else text
+    return value if text in NULL or value == text or not takes_text(key) else text
+
+
+NULL = ("", "~", "null", "Null", "NULL")
+"""How YAML writes None."""
 
 
 def set_value(tree: dict[str, Any], key: str, value: Any) -> None:

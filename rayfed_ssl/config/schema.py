@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from rayfed_ssl import plugins
+from rayfed_ssl.clock.policies import FedBuff
 from rayfed_ssl.config.choices import (
     CLOCK_DEVICES,
     CLOCK_POLICY,
@@ -159,6 +160,7 @@ def validate(tree: Mapping[str, Any], *, foreign: bool = False) -> Config:
     info = METHODS.get(str(method.get("name"))) if isinstance(method, Mapping) else None
     if info is not None and info.rounds is not None:
         prepared["rounds"] = info.rounds
+    _follow(prepared)
     for key, value in flatten(prepared).items():
         if not is_utf8(f"{key}{value}"):
             raise ConfigError(f"{key}={value} is no UTF-8: rename it")
@@ -171,6 +173,28 @@ def validate(tree: Mapping[str, Any], *, foreign: bool = False) -> Config:
         _check_allowed(config)
         _check_consistency(config)
     return config
+
+
+def _follow(tree: dict[str, Any]) -> None:
+    """Fill in defaults that follow from other settings, where nobody has set them.
+
+    A buffer of fedbuff holds uploads of at most half of the clients, and privacy.clip, which sends no sample counts, weights
+    clients evenly.
+    """
+    clock, clients, method = (tree.get(key) for key in ("clock", "clients", "method"))
+    policy = clock.get("policy") if isinstance(clock, Mapping) else None
+    policy = {"name": policy} if isinstance(policy, str) else policy
+    number = clients.get("number", Clients().number) if isinstance(clients, Mapping) else Clients().number
+    if isinstance(policy, Mapping) and policy.get("name") == "fedbuff" and "buffer" not in policy and _is_count(number):
+        tree["clock"] = {**clock, "policy": {**policy, "buffer": min(FedBuff().buffer, max(1, number // 2))}}  # type: ignore[dict-item]
+    clip = tree["privacy"].get("clip") if isinstance(tree.get("privacy"), Mapping) else None
+    info = METHODS.get(str(method.get("name"))) if isinstance(method, Mapping) else None
+    if clip is not None and info is not None and "weighting" in fields(info.method) and "weighting" not in method:  # type: ignore[operator]
+        tree["method"] = {**method, "weighting": "uniform"}  # type: ignore[dict-item]
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and number > 0
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Sequence[Setting]) -> None:
@@ -187,9 +211,7 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[Setting]) -> None:
 
 def allow_typed(overrides: Sequence[Setting]) -> None:
     """Let what a user's settings name be imported from now on in this process."""
-    typed: dict[str, Any] = {}
-    apply_overrides(typed, overrides)
-    plugins.allow(typed)
+    plugins.allow([value for _, value in (parse_setting(override, takes_text) for override in overrides)])
 
 
 def _switch(tree: dict[str, Any], key: str, name: Any) -> None:

@@ -24,7 +24,7 @@ from rayfed_ssl.file_kinds import file_seems, seems
 from rayfed_ssl.reading import open_regular
 
 Picture = np.ndarray | bytes | Path
-"""Pixels uint8 [C, H, W] with C 1 or 3, an encoded picture, or the file that holds one."""
+"""Pixels uint8 or uint16 [C, H, W] with C 1 or 3, an encoded picture, or the file that holds one."""
 
 OnBad = Literal["error", "skip"]
 
@@ -157,7 +157,10 @@ def to_pixels(
         ValueError: It has more pixels than `max_pixels`; it is not decoded.
     """
     if isinstance(picture, np.ndarray):
-        picture = picture if white is None else _scaled(picture, white)
+        if white is not None:
+            picture = _scaled(picture, white)
+        elif picture.dtype == np.uint16:
+            picture = (picture >> 8).astype(np.uint8)
         if len(picture) == channels and (size is None or picture.shape[1:] == (size, size)):
             return picture
         array = picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
@@ -233,7 +236,7 @@ def _values(picture: Picture) -> tuple[int, int]:
     if isinstance(picture, np.ndarray):
         return int(picture.min()), int(picture.max())
     with _open(picture) as image:
-        values = np.asarray(image)
+        values = np.asarray(image if _has_16_bits(image) else in_channels(image, 3))
     return int(values.min()), int(values.max())
 
 

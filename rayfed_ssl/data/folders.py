@@ -1,6 +1,7 @@
 """Pictures in directories: which files there are, and of which class each is."""
 
 import csv
+import io
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -81,14 +82,18 @@ def metadata_column(table: Path, files: Sequence[Path], column: str) -> np.ndarr
         raise ValueError(
             f"there is no column {column} without {table}: write one with the columns file_name and {column}"
         )
-    rows = csv.DictReader(read_bytes(table).decode("utf-8-sig").splitlines())
-    if not {"file_name", column} <= {*(names := rows.fieldnames or ())}:
-        raise ValueError(f"{table} needs the columns file_name and {column}, got {', '.join(names) or 'none'}")
-    values = {os.path.normpath(str(row["file_name"])): row[column] for row in rows}
-    found = [values.get(os.path.relpath(file, table.parent)) for file in files]
-    if None in found:
-        raise ValueError(f"{table} does not name {files[found.index(None)]}: add it, with its {column}")
-    return np.array([int(str(text)) for text in found] if all(str(text).isdecimal() for text in found) else found)
+    try:
+        rows = csv.DictReader(io.StringIO(read_bytes(table).decode("utf-8-sig"), newline=""))
+        if not {"file_name", column} <= {*(names := rows.fieldnames or ())}:
+            raise ValueError(f"{table} needs the columns file_name and {column}, got {', '.join(names) or 'none'}")
+        values = {os.path.normpath(str(row["file_name"])): row[column] or "" for row in rows}
+    except csv.Error as error:
+        raise ValueError(f"{table} cannot be read ({error}): write it with columns separated by commas") from None
+    found = [values.get(os.path.relpath(file, table.parent), "") for file in files]
+    if "" in found:
+        raise ValueError(f"{table} has no {column} for {files[found.index('')]}: add it")
+    are_numbers = all(text.isdecimal() and str(int(text)) == text for text in found)  # 007 and 7 are two sites
+    return np.array([int(text) for text in found] if are_numbers else found)
 
 
 def walk(root: Path, suffixes: tuple[str, ...] | None, passed: Passed | None = None) -> Iterator[tuple[str, Path]]:

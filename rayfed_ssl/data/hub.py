@@ -78,7 +78,7 @@ def _saved(path: Path) -> tuple[Mapping[str, pa.Table], tuple[Path, ...]]:
 
 def _inside(directory: Path, name: str) -> Path:
     """Join the name of a file or a directory; a ValueError for one that leads elsewhere."""
-    if name != Path(name).name:
+    if name != Path(name).name or name in ("", "..") or "\0" in name:
         raise ValueError(f"it names {name!r}, which lies outside of {directory}")
     return directory / name
 

@@ -259,6 +259,11 @@ def find_columns(table: Table, asked: Columns) -> tuple[Columns, tuple[str, ...]
             f"data.image: {image!r} of {file} is no picture column (struct with bytes, or binary): name another column"
         )
     candidates = [] if asked.label else _classes(table)
+    if other := [f for f in schema if f.name in USUAL_LABELS and f.name != image and not (asked.label or candidates)]:
+        raise ValueError(
+            f"data.label: classes of {file} are integers or strings, got {other[0].type} in {other[0].name}: write others, "
+            "or leave the column out"
+        )
     if not (asked.label or candidates):
         notes = (
             f"no labels: no column ({', '.join(schema.names):.200}) holds classes; if one does, set data.label to it",

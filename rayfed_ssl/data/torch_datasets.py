@@ -204,7 +204,7 @@ def _sample(name: str, dataset: Any, row: int) -> tuple[Any, Any]:
 
 
 def _pixels(name: str, image: Any) -> np.ndarray:
-    """Turn an image into uint8 [C, H, W]: PIL, or a tensor or array of integers to 255, uint16, bool or floats to 1."""
+    """Turn an image into uint8 or uint16 [C, H, W]: PIL, or an array of integers to 255, uint16, bool or floats to 1."""
     if isinstance(image, Image.Image):
         gray = image.mode == "L" or image.mode.startswith("I;16")
         pixels = np.asarray(in_channels(image, 1 if gray else 3))
@@ -213,10 +213,8 @@ def _pixels(name: str, image: Any) -> np.ndarray:
     pixels = pixels[None] if pixels.ndim == 2 else pixels
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
         raise ValueError(f"dataset {name} must give images, PIL or [C, H, W] with C 1 or 3, got {list(pixels.shape)}")
-    if pixels.dtype == np.uint8:
+    if pixels.dtype in (np.uint8, np.uint16):
         return pixels
-    if pixels.dtype == np.uint16:  # as pictures of 16 bits
-        return (pixels >> 8).astype(np.uint8)
     if pixels.dtype == bool:
         return pixels.astype(np.uint8) * np.uint8(255)
     if np.issubdtype(pixels.dtype, np.integer) and pixels.min() >= 0 and pixels.max() <= 255:

@@ -244,9 +244,10 @@ def score_differences(summaries: Sequence[Summary]) -> str | None:
 
 def error_note(summaries: Sequence[Summary]) -> str | None:
     """Say which differences of accuracies are within two standard errors; None for a run alone and without scores."""
-    shares = [share for summary in summaries for name in SCORES if (share := summary.headline(name)) is not None]
-    samples = min((summary.samples for summary in summaries), default=0)
-    if len(summaries) < 2 or not shares or not samples:
+    scored = [s for s in summaries if any(s.headline(name) is not None for name in SCORES)]
+    shares = [share for summary in scored for name in SCORES if (share := summary.headline(name)) is not None]
+    samples = min((summary.samples for summary in scored), default=0)
+    if len(scored) < 2 or not samples:
         return None
     largest = 100 * DECISIVE * max(standard_error(share, share, samples) for share in shares)
     within = f"up to {largest:.2f} points, by {samples:,} pictures"

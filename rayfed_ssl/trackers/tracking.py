@@ -36,7 +36,7 @@ class Follower:
     """
 
     def __init__(self, open_tracker: Callable[[], Tracker]) -> None:
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self._calls: SimpleQueue[Callable[[Tracker], None] | None] = SimpleQueue()
         # A daemon: its library may try for minutes, and the process is to end.
         self._thread = threading.Thread(target=self._follow, args=(open_tracker,), daemon=True)
@@ -56,7 +56,7 @@ class Follower:
             tracker = open_tracker()
             while (call := self._calls.get()) is not None:
                 call(tracker)
-        except Exception as error:
+        except BaseException as error:  # a library may exit
             self.failure = error
 
 
@@ -77,7 +77,7 @@ class Tracking(Observer):
             self._progress: dict[str, dict[str, Any]] = dict(read_json(path)) if path.is_file() else {}
         except (OSError, TypeError, ValueError) as error:
             raise ConfigError(f"{path} is damaged ({reason(error)}): delete it, and trackers log anew") from None
-        self._lock, self._total_bytes = threading.Lock(), dict[str, float]()
+        self._lock, self._is_closed, self._total_bytes = threading.Lock(), False, dict[str, float]()
         self._followers = {
             name: Follower(partial(self._open, name, config, round)) for name in configured_trackers(config)
         }
@@ -105,6 +105,8 @@ class Tracking(Observer):
                 self._warn(f"waiting for {name}, which has not taken all yet, for at most {seconds:.0f} s")
             if not follower.is_done(last - time.monotonic()):
                 follower.failure = TimeoutError(f"no answer within {seconds:.0f} s")
+        with self._lock:
+            self._is_closed = True
         self._report()
 
     def _open(self, name: str, config: Config, round: int) -> Tracker:
@@ -144,6 +146,8 @@ class Tracking(Observer):
 
     def _save(self, name: str, progress: dict[str, Any]) -> None:
         with self._lock:
+            if self._is_closed:  # it answers after it was left behind, when another process may follow the run
+                return
             self._progress[name] = progress
             write_atomically(self._record.directory / PROGRESS, json.dumps(self._progress, indent=1).encode())
 

@@ -89,3 +89,17 @@ def test_a_pair_is_taken_as_it_is_and_not_changed():
     config = Config.load("fedsimclr", ("method", value), ("method.mu", 0.25))
     assert config.dump()["method"]["mu"] == 0.25
     assert value["mu"] == 0.5
+
+
+@pytest.mark.parametrize(("clients", "buffer"), [(5, 2), (1, 1), (40, 10)])
+def test_a_buffer_holds_uploads_of_at_most_half_of_the_clients(clients: int, buffer: int):
+    settings = ["clock=phones", "clock.policy=fedbuff", f"clients.number={clients}"]
+    assert Config.load("fedsimclr", *settings).dump()["clock"]["policy"]["buffer"] == buffer
+    assert Config.load("fedsimclr", *settings, "clock.policy.buffer=3").dump()["clock"]["policy"]["buffer"] == 3
+
+
+def test_clipping_weights_clients_evenly_unless_it_is_set_otherwise():
+    assert Config.load("fedsimclr", "privacy.clip=1").dump()["method"]["weighting"] == "uniform"
+    assert Config.load("fedsimclr").dump()["method"]["weighting"] == "samples"
+    private = Config.load("fedsimclr", "privacy.clip=1", "method.weighting=samples")
+    assert private.dump()["method"]["weighting"] == "samples"

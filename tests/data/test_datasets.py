@@ -434,7 +434,7 @@ def test_the_columns_of_a_folder_are_those_of_its_metadata(split, table, tmp_pat
     with pytest.raises(ValueError, match="needs the columns file_name and hive, got file_name, nest"):
         open_dataset("folder", group="hive", **options)
     file.write_text("\n".join(["file_name,nest", *lines[1:]]))
-    with pytest.raises(ValueError, match=r"metadata\.csv does not name .*ant/0\.png: add it, with its nest"):
+    with pytest.raises(ValueError, match=r"metadata\.csv has no nest for .*ant/0\.png: add it"):
         open_dataset("folder", group="nest", **options)
     file.unlink()
     with pytest.raises(

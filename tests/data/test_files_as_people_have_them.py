@@ -91,6 +91,28 @@ def test_other_labels_are_named_by_their_type(labels: pa.Array, message: str, tm
     assert "get it again" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "labels", [pa.array([b"x"] * 24), pa.array([1] * 24, pa.decimal128(4))], ids=["binary", "decimal"]
+)
+def test_a_usual_label_of_another_type_is_named_and_not_left_out(labels: pa.Array, tmp_path: Path, opened: Opened):
+    with pytest.raises(ValueError, match=r"classes of .* are integers or strings, got (binary|decimal.*) in label"):
+        opened("parquet", write_table(tmp_path / "data", labels), image="image")
+
+
+def test_transparency_palettes_and_bright_pictures_give_no_wrong_advice(tmp_path: Path, opened: Opened):
+    dark = Image.fromarray(np.tile(np.arange(8, dtype=np.uint8), (8, 1)))
+    alpha = dark.convert("RGBA")
+    colors = Image.fromarray(np.tile(np.arange(0, 80, 10, dtype=np.uint8), (8, 1))).convert("P")
+    for name, picture, note in (("rgba", alpha, "from 0 to 7: data.white=7"), ("palette", colors, None)):
+        data = folder(tmp_path / name, {f"{c}/{i}.png": picture for c in "ab" for i in range(6)})
+        notes = opened("folder", data).notes
+        assert notes == () if note is None else note in notes[0]
+    bright = Image.fromarray(np.tile(np.arange(248, 256, dtype=np.uint8), (8, 1)))
+    assert (
+        opened("folder", folder(tmp_path / "b", {f"{c}/{i}.png": bright for c in "ab" for i in range(6)})).notes == ()
+    )
+
+
 @pytest.mark.parametrize("image", [pa.binary(), pa.large_binary(), pa.binary_view()], ids=str)
 def test_pictures_may_lie_in_memory_as_they_like(image: pa.DataType, tmp_path: Path, opened: Opened):
     assert len(opened("parquet", write_table(tmp_path / "data", pa.array(NUMBERS), image)).train) > 0
@@ -285,7 +307,7 @@ def test_a_dataset_may_give_16_bits_or_truth_values():
     assert open_store(keep(Pictures(torch.bool))).train.images.max() == 255
     dataset = open_store(keep(Pictures(torch.uint16)))
     assert dataset.train.images.max() == 0  # 252 of 65,535
-    assert dataset.notes == ("blank: 12 of 12 pictures have one value everywhere",)
+    assert dataset.notes[0].endswith("with values from 0 to 252: data.white=252 makes the largest white")
     with pytest.raises(ValueError, match=r"got int16 from -4 to"):
         keep(Negative(torch.int16))
 

@@ -152,7 +152,11 @@ def trials() -> dict[str, Trial]:
 
 
 REFUSED = [
-    ("fedavg", ["privacy.clip=1.0"], "method.weighting=samples: set method.weighting=uniform"),
+    (
+        "fedavg",
+        ["privacy.clip=1.0", "method.weighting=samples"],
+        "method.weighting=samples: set method.weighting=uniform",
+    ),
     ("fedca", ["privacy.clip=1.0"], "fedca's dictionary, rows of single samples .*: set method.dictionary=false"),
     ("fcl", ["privacy.clip=1.0", "objective=moco", "objective.queue_size=50"], "features of single samples"),
     ("feddf", ["privacy.clip=1.0"], "FedDF does not say so: take fedavg"),

@@ -62,8 +62,17 @@ def describe(error: OSError) -> str:
 def fail(mistakes: str | Iterable[object], code: int) -> NoReturn:
     """Print a mistake, or several, each on a line of its own, and exit."""
     for mistake in (mistakes,) if isinstance(mistakes, str) else mistakes:
-        echo(f"error: {mistake}", err=True)
+        echo(f"error: {shortened(str(mistake))}", err=True)
     raise typer.Exit(code)
+
+
+MOST = 500
+"""Characters of a message."""
+
+
+def shortened(text: str) -> str:
+    """Leave out the middle of a long message: what is wrong stands first, and what to do last."""
+    return text if len(text) <= MOST else f"{text[: MOST // 2]} ... {text[5 - MOST // 2 :]}"
 
 
 class Command(TyperCommand):

@@ -34,7 +34,7 @@ RUN = re.compile(r"runs/[^/]*[^/.][^/]*")
 """A run's directory within its sweep's."""
 
 MAX_ROWS = 50_000  # trials times seeds
-COLUMNS = {"trial", "state", "reason", "seed", "run", "rounds", *NO_ROUNDS}
+COLUMNS = {"trial", "state", "reason", "seed", "run", "rounds", *NO_ROUNDS} - {"samples"}  # earlier versions had none
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> None:
@@ -52,6 +52,7 @@ def read_rows(path: Path, max_rows: int = MAX_ROWS) -> list[Row]:
         rows: list[Row] = rows_of(read_table(path, max_rows=min(max_rows, MAX_ROWS)))
         if rows and not set(rows[0]) >= COLUMNS:
             raise pa.ArrowInvalid("it is no table of trials")
+        rows = [{"samples": 0} | row for row in rows]
         for run in {row["run"] for row in rows} - {None}:
             if not RUN.fullmatch(run):
                 raise pa.ArrowInvalid(f"it names the run {run}")
