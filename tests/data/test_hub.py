@@ -163,6 +163,7 @@ def test_an_arrow_file_is_checked_before_its_pictures_are_read(saved, tmp_path, 
     ("file", "content"),
     [
         ("dataset_dict.json", {"splits": ["../scans/train"]}),
+        ("dataset_dict.json", {"splits": [".."]}),
         ("dataset_dict.json", {"splits": ["x::http://127.0.0.1:9/y"]}),
         ("train/state.json", {"_data_files": [{"filename": "/dev/zero"}]}),
     ],

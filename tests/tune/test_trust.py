@@ -155,21 +155,34 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
+def changed_run(finished: Finished, tree: dict[str, Any]) -> Path:
+    """A run of somebody else with other settings, of which its record knows."""
+    run = Path(shutil.copytree(finished["flesd"][0], "run"))
+    rename(run, tree)
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["settings_sha256"] = settings_sha256(RunRecord.open(run).described_config())
+    (run / "run.json").write_text(json.dumps(manifest))
+    return run
+
+
+def test_a_dataset_is_not_allowed_by_a_setting_that_happens_to_have_its_name(
+    cli: Cli, finished: Finished, connections: list[Any]
+):
+    result = cli("evaluate", changed_run(finished, {"data": {"name": "hub", "path": "local"}}), "engine.executor=local")
+    assert (connections, result.exit_code) == ([], 2)
+    assert "names the dataset hub:local, which would be fetched" in result.stderr
+
+
 @pytest.mark.parametrize("name", FETCHED)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_run_of_somebody_else_does_not_touch_the_network(
     cli: Cli, finished: Finished, command: str, name: str, connections: list[Any]
 ):
-    run = Path(shutil.copytree(finished["flesd"][0], "run"))
     Path("hubdir").mkdir()
     Path("hubdir/README.md").write_text(
         "---\nconfigs:\n- config_name: default\n  data_files: http://127.0.0.1:9/train.parquet\n---\n"
     )
-    rename(run, FETCHED[name])
-    manifest = json.loads((run / "run.json").read_text())
-    manifest["settings_sha256"] = settings_sha256(RunRecord.open(run).described_config())
-    (run / "run.json").write_text(json.dumps(manifest))
-    result = cli(*words(command, run))
+    result = cli(*words(command, changed_run(finished, FETCHED[name])))
     assert not connections
     if command == "export":
         assert result.exit_code == 0
