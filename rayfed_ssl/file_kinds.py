@@ -24,16 +24,16 @@ KINDS = (
 """How they begin, in lower case."""
 
 
-def seems(content: bytes, but: str = "\0") -> str:
+def seems(content: bytes, but: str | None = None) -> str:
     """Say what the first bytes of a file tell, as "it seems to be a web page"; "" if nothing, or what was asked for."""
     head = content[:HEAD].lstrip().lower()
     if not content:
         return "it is empty"
-    found = next((kind for starts, kind in KINDS if head.startswith(starts)), but)
-    return "" if but in found else f"it seems to be {found}"
+    found = next((kind for starts, kind in KINDS if head.startswith(starts)), None)
+    return "" if found is None or (but is not None and but in found) else f"it seems to be {found}"
 
 
-def file_seems(path: Path, but: str = "\0") -> str:
+def file_seems(path: Path, but: str | None = None) -> str:
     """Say it of a file; "" for one that cannot be read."""
     with suppress(OSError), open_regular(path) as file:
         return seems(file.read(HEAD), but)

@@ -4,7 +4,7 @@ Run lengths and dictionaries make many values of few bytes, so a file's size bou
 columns and sizes is looked at before any column is read, and strings are read as indices into their dictionaries.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -158,7 +158,7 @@ def _check_columns(held: pa.Schema, schema: pa.Schema | None, names: Sequence[st
         raise ValueError(f"it has columns {got:.500} instead of {wanted}")
     for name in names:
         kind = held.field(name).type
-        if not (is_string(kind) or any(is_kind(kind) for is_kind in PLAIN)):
+        if not (is_string(kind) or is_any(kind, NUMBERS) or pa.types.is_null(kind)):
             raise OtherTypeError(f"its column {name!r} holds {kind}: it takes numbers or strings")
 
 
@@ -220,8 +220,12 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_string_view(kind) else kind
 
 
-PLAIN = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
-"""Types of columns beside strings."""
+NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+
+
+def is_any(kind: pa.DataType, kinds: Iterable[Callable[[pa.DataType], bool]]) -> bool:
+    """Whether a type is one of several."""
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def is_string(kind: pa.DataType) -> bool:

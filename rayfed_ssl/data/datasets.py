@@ -162,11 +162,11 @@ def _read(
 ) -> tuple[Split, Split, tuple[str, ...], tuple[str, ...]]:
     """Read labels, choose samples, and give the classes and notes on samples that are not taken."""
     train, test, classes = source.read()
-    notes: tuple[str, ...] = ()
+    notes = train.notes
     if test is None:
         train, test = _hold_out(train, test_fraction, seed)
     elif (labeled := test.labels >= 0).any() and not labeled.all():
-        notes = (f"passed over: {(~labeled).sum():,} test samples without a label",)
+        notes += (f"passed over: {(~labeled).sum():,} test samples without a label",)
         test = test.select(np.flatnonzero(labeled))
     # Two seeds for two subsets: one seed would pick the same row numbers in both splits.
     train = train.select(random_rows(len(train.labels), limits[0], seed))

@@ -55,11 +55,13 @@ class Split:
         labels: Classes, int64 [N]; -1 for a sample without a label.
         read: Yields the pictures of ascending rows, each with a name for messages.
         groups: What each sample belongs to, integers or strings [N]; None where no column was asked for.
+        notes: What the user should know about how it was read.
     """
 
     labels: np.ndarray
     read: Callable[[np.ndarray], Iterator[tuple[str, Picture]]]
     groups: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of_pixels(cls, pixels: np.ndarray, labels: np.ndarray) -> "Split":
@@ -133,10 +135,8 @@ def decode(
             num_bytes += sum(picture.nbytes for picture in pixels)
             readable = [not isinstance(result, str) for result in results]
             kept = None if groups is None else groups[readable]
-            named = zip(window, results, strict=True)
-            dim = [picture for (_, picture), result in named if not isinstance(result, str) and np.ptp(result) < DIM]
-            stacked = np.stack(pixels) if pixels else _NO_PIXELS
-            yield Block(stacked, labels[readable], failures, kept, tuple(map(_values, dim)))
+            dim = tuple(values for values in pool.map(_values_if_dim, window, results) if values is not None)
+            yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures, kept, dim)
             if on_progress:
                 on_progress(done, total, num_bytes)
     if bad and on_bad == "error":
@@ -231,12 +231,14 @@ def _scaled(values: np.ndarray, white: int) -> np.ndarray:
     return scaled
 
 
-def _values(picture: Picture) -> tuple[int, int]:
-    """Give the smallest and the largest value of a picture as it is stored."""
-    if isinstance(picture, np.ndarray):
-        return int(picture.min()), int(picture.max())
-    with _open(picture) as image:
-        values = np.asarray(image if _has_16_bits(image) else in_channels(image, 3))
+def _values_if_dim(item: tuple[str, Picture], decoded: np.ndarray | str) -> tuple[int, int] | None:
+    """Give the smallest and the largest value of a dim picture as it is stored; None for one that is not, or unreadable."""
+    if isinstance(decoded, str) or np.ptp(decoded) >= DIM:
+        return None
+    _, values = item
+    if not isinstance(values, np.ndarray):
+        with _open(values) as image:
+            values = np.asarray(image if _has_16_bits(image) else in_channels(image, 3))
     return int(values.min()), int(values.max())
 
 

@@ -34,7 +34,10 @@ MOST_REASONS = 20
 
 
 def pass_over(passed: Passed, file: str) -> None:
-    """Count a file that is no picture by its suffix."""
+    """Count a file that is not taken by its suffix, or as hidden."""
+    if file.startswith("."):
+        passed["hidden file", "hidden files"] += 1
+        return
     suffix = os.path.splitext(file)[1].lower()
     kind = printable(suffix)[:12] if suffix else "without a suffix"
     passed[f"file {kind}", f"files {kind}"] += 1
@@ -119,9 +122,7 @@ def walk(root: Path, suffixes: tuple[str, ...] | None, passed: Passed | None = N
         passed["hidden directory", "hidden directories"] += len(subdirectories) - len(visible)
         subdirectories[:] = visible
         for name in sorted(names):
-            if name.startswith("."):
-                passed["hidden file", "hidden files"] += 1
-            elif suffixes is None or name.lower().endswith(suffixes):
+            if not name.startswith(".") and (suffixes is None or name.lower().endswith(suffixes)):
                 yield first, Path(directory, name)
             else:
                 pass_over(passed, name)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayfed_ssl.data.decoding import Picture, Source
-from rayfed_ssl.data.tables import TEST_NAMES, Columns, Table, encoded, find_columns, read_splits
+from rayfed_ssl.data.tables import TEST_NAMES, Columns, Table, encoded, read_splits
 from rayfed_ssl.errors import reason
 from rayfed_ssl.parquet import DAMAGE
 from rayfed_ssl.reading import open_regular, read_json
@@ -42,9 +42,8 @@ def find_hub(path: Path, download: bool, columns: Columns) -> Source:
     test = next((splits[name] for name in TEST_NAMES if name in splits), None)
     parts = [train] if test is None else [train, test]
     pictures = partial(_pictures, path if is_saved(path) else Path("/"))
-    table = Table(train.schema, parts, path, lambda part, name: part[name].to_pylist(), len, pictures)
-    found, notes = find_columns(table, columns)
-    return Source(files, partial(read_splits, table, found), has_test=test is not None, notes=notes)
+    table = Table(lambda: train.schema, parts, path, lambda part, name: part[name].to_pylist(), len, pictures)
+    return Source(files, partial(read_splits, table, columns), has_test=test is not None)
 
 
 def is_saved(path: Path) -> bool:

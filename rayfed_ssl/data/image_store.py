@@ -162,9 +162,8 @@ def write_store(
 def _dim_note(dim: list[tuple[int, int]], total: int) -> tuple[str, ...]:
     """Tell of pictures that use less than a sixteenth of their range, or one value of it, if they are more than a few."""
     blank = sum(low == high for low, high in dim)
-    ranges = [
-        (low, high) for low, high in dim if low < high and high not in (255, 65535)
-    ]  # others are as bright as can be
+    as_bright_as_can_be = (255, 65535)
+    ranges = [(low, high) for low, high in dim if low < high and high not in as_bright_as_can_be]
     notes = []
     if len(ranges) > DIM_SHARE * total:
         low, high = min(low for low, _ in ranges), max(high for _, high in ranges)

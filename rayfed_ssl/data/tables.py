@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,17 @@ from rayfed_ssl.data.decoding import Picture, Source, Split
 from rayfed_ssl.data.folders import Passed, pass_over, passed_over
 from rayfed_ssl.errors import nearest, reason
 from rayfed_ssl.file_kinds import file_seems
-from rayfed_ssl.parquet import DAMAGE, batches, is_string, plain_type, read_metadata, read_table, rows_of
+from rayfed_ssl.parquet import (
+    DAMAGE,
+    NUMBERS,
+    batches,
+    is_any,
+    is_string,
+    plain_type,
+    read_metadata,
+    read_table,
+    rows_of,
+)
 from rayfed_ssl.reading import plain_json
 
 
@@ -68,10 +78,10 @@ def find_parquet(path: Path, download: bool, columns: Columns) -> Source:
         examples = ", ".join(str(file.relative_to(path)) for file in files[:4])
         problem = "several datasets" if len(roots) > 1 else "no training file (train*.parquet)"
         raise ValueError(f"{problem} in {path}, which has {examples}: set data.path to the directory of one dataset")
-    table = Table(_schema(train[0]), [train, test] if test else [train], train[0], _column, _num_rows, _stream_parquet)
-    found, notes = find_columns(table, columns)
-    notes += () if path.is_file() else passed_over(_passed(path, levels, {*train, *test}))
-    return Source((*train, *test), partial(read_splits, table, found), has_test=bool(test), notes=notes)
+    parts = [train, test] if test else [train]
+    table = Table(partial(_schema, train[0]), parts, train[0], _column, _num_rows, _stream_parquet)
+    notes = () if path.is_file() else passed_over(_passed(path, levels, {*train, *test}))
+    return Source((*train, *test), partial(read_splits, table, columns), has_test=bool(test), notes=notes)
 
 
 def _passed(path: Path, levels: Sequence[Sequence[Path]], used: Collection[Path]) -> Passed:
@@ -80,13 +90,9 @@ def _passed(path: Path, levels: Sequence[Sequence[Path]], used: Collection[Path]
     other = "of another split or directory"
     passed[f"Parquet file {other}", f"Parquet files {other}"] = sum(f not in used for files in levels for f in files)
     for folder in sorted({path, *(file.parent for file in used)}):
-        for name in (
-            entry.name for entry in sorted(folder.iterdir()) if entry.is_file() and entry.suffix != ".parquet"
-        ):
-            if name.startswith("."):
-                passed["hidden file", "hidden files"] += 1
-            else:
-                pass_over(passed, name)
+        for entry in sorted(folder.iterdir()):
+            if entry.is_file() and entry.suffix != ".parquet":
+                pass_over(passed, entry.name)
     return passed
 
 
@@ -95,6 +101,7 @@ class Table:
     """A table in Hugging Face's image layout.
 
     Attributes:
+        read_schema: Reads the types of its columns.
         parts: The training and, where there are some, the test samples.
         place: Where it lies, for messages.
         column: Reads a column of a part.
@@ -102,31 +109,40 @@ class Table:
         pictures: Yields the pictures of ascending rows of a part's column, each with a name for messages.
     """
 
-    schema: pa.Schema
+    read_schema: Callable[[], pa.Schema]
     parts: Sequence[Any]
     place: Path
     column: Callable[[Any, str], list[Any]]
     count: Callable[[Any], int]
     pictures: Callable[[Any, str, np.ndarray], Iterator[tuple[str, Picture]]]
 
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The types of its columns."""
+        return self.read_schema()
+
 
 def read_splits(table: Table, columns: Columns) -> tuple[Split, Split | None, tuple[str, ...]]:
-    """Read the labels of a table, and prepare its pictures; `columns` are those that `find_columns` has found.
+    """Read the labels of a table, and prepare its pictures; columns that are not named are found.
 
     The picture column is a struct with a field `bytes`, or plain binary. Class names come from the schema's
     `huggingface` metadata, else from string labels, else they are the numbers. A missing label becomes -1.
     """
-    assert columns.image is not None
-    if columns.label is None:
+    image, label = find_columns(table, columns)
+    notes: tuple[str, ...] = ()
+    if label is None:
+        schema = ", ".join(table.schema.names)
+        notes = (f"no labels: no column ({schema:.200}) holds classes; if one does, set data.label to it",)
         labels, names = [np.full(table.count(part), -1, np.int64) for part in table.parts], list[str]()
     else:
-        raw = [table.column(part, columns.label) for part in table.parts]
-        labels, names = number_classes(raw, class_names(table.schema, columns.label), table.place)
+        raw = [table.column(part, label) for part in table.parts]
+        labels, names = number_classes(raw, class_names(table.schema, label), table.place)
     train, *test = (
-        Split(own, partial(table.pictures, part, columns.image)) for own, part in zip(labels, table.parts, strict=True)
+        Split(own, partial(table.pictures, part, image)) for own, part in zip(labels, table.parts, strict=True)
     )
     if columns.group is not None:
         train = replace(train, groups=group_values(table.column(table.parts[0], columns.group), columns.group))
+    train = replace(train, notes=notes)
     return train, next(iter(test), None), tuple(names)
 
 
@@ -241,18 +257,17 @@ def _column(files: Sequence[Path], name: str) -> list[Any]:
     return values
 
 
-def find_columns(table: Table, asked: Columns) -> tuple[Columns, tuple[str, ...]]:
+def find_columns(table: Table, asked: Columns) -> tuple[str, str | None]:
     """Name the columns of pictures and of classes, by their types and usual names where they are not named.
 
-    Returns:
-        The columns, without a label where none can hold classes, and a note that says so.
+    The second is None where no column can hold classes.
     """
     schema, file = table.schema, table.place
     for key, name in (("data.image", asked.image), ("data.label", asked.label), ("partition.column", asked.group)):
         if name is not None and name not in schema.names:
             raise ValueError(f"{key}: {file} has no column {name!r}{nearest(name, schema.names)}")
     structs = [f.name for f in schema if pa.types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0]
-    binary = [f.name for f in schema if any(is_kind(f.type) for is_kind in BINARY)]
+    binary = [f.name for f in schema if is_any(f.type, BINARY)]
     image = asked.image or _choose(structs or binary, ("img", "image"), "picture", "data.image", schema, file)
     if image not in structs + binary:
         raise ValueError(
@@ -265,14 +280,11 @@ def find_columns(table: Table, asked: Columns) -> tuple[Columns, tuple[str, ...]
             "or leave the column out"
         )
     if not (asked.label or candidates):
-        notes = (
-            f"no labels: no column ({', '.join(schema.names):.200}) holds classes; if one does, set data.label to it",
-        )
-        return replace(asked, image=image), notes
+        return image, None
     label = asked.label or _choose(candidates, USUAL_LABELS, "label", "data.label", schema, file)
     if nested := [field.type for field in schema if field.name == label and pa.types.is_nested(field.type)]:  # of two
         raise ValueError(f"data.label: classes of {file} are integers or strings, got {nested[0]}: name another column")
-    return replace(asked, image=image, label=label), ()
+    return image, label
 
 
 BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
@@ -287,15 +299,8 @@ def _classes(table: Table) -> list[str]:
     if len(named) == 1:
         return named
     kinds = [(field.name, plain_type(field.type)) for field in table.schema]
-    usual = [
-        name
-        for name, kind in kinds
-        if name in USUAL_LABELS and (is_string(kind) or any(is_kind(kind) for is_kind in NUMBERS))
-    ]
+    usual = [name for name, kind in kinds if name in USUAL_LABELS and (is_string(kind) or is_any(kind, NUMBERS))]
     return usual or [name for name, kind in kinds if pa.types.is_integer(kind) and not _tells_apart(table, name)]
-
-
-NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 
 
 def _tells_apart(table: Table, name: str) -> bool:

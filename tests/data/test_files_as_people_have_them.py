@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.datasets import open_dataset
+from rayfed_ssl.data.datasets import find_dataset, open_dataset
 from rayfed_ssl.data.image_store import Dataset, open_store
 from rayfed_ssl.data.torch_datasets import keep
 from rayfed_ssl.engine.federation import Federation
@@ -126,6 +126,15 @@ def test_a_table_without_classes_has_no_labels(columns: dict[str, Any], tmp_path
     assert set(dataset.train.labels) == {-1}
     assert dataset.train.classes == ()
     assert dataset.notes[0].startswith("no labels: no column (image")
+
+
+def test_a_table_is_there_before_anybody_knows_which_column_holds_its_classes(tmp_path: Path, opened: Opened):
+    two = {"age": pa.array(NUMBERS), "site": pa.array(NUMBERS)}
+    data = write_table(tmp_path / "data", None, **two)
+    assert find_dataset("parquet", data, False)[1].files == (data / "train.parquet",)
+    with pytest.raises(ValueError, match=r"needs one label column, but 2 of its columns"):
+        opened("parquet", data)
+    assert set(opened("parquet", data, label="site").train.labels) == {0, 1, 2}
 
 
 def test_the_hubs_partial_splits_are_training_data(tmp_path: Path, opened: Opened):

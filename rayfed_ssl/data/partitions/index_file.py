@@ -10,7 +10,7 @@ from pydantic import FailFast, Field, TypeAdapter, ValidationError
 
 from rayfed_ssl.data.partitions.rows import Rows, Shards, sorted_shards
 from rayfed_ssl.errors import reason
-from rayfed_ssl.parquet import DAMAGE, read_table
+from rayfed_ssl.parquet import DAMAGE, is_string, read_table
 from rayfed_ssl.reading import plain_json, read_bytes
 from rayfed_ssl.validation import AbsolutePath
 
@@ -85,7 +85,7 @@ def _read_parquet(path: Path) -> dict[str, Rows]:
             "and index, one row a sample"
         ) from error
     client, index = table["client"], table["index"]
-    named = pa.types.is_integer(client.type) or pa.types.is_string(client.type) or pa.types.is_large_string(client.type)
+    named = pa.types.is_integer(client.type) or is_string(client.type)
     if not named or not pa.types.is_integer(index.type) or index.null_count or client.null_count:
         raise ValueError(
             f"{path} must hold an integer or a string as client and an integer as index in every row, got {client.type} and "
