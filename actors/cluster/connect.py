@@ -106,12 +106,12 @@ def start(
             cluster.health.watch(on_ray_death)
         return cluster
     named = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else None
-    prefix, remedy = (f"RAY_ADDRESS={named}: ", "unset RAY_ADDRESS") if named else ("", "leave --address out")
-    remedy += " and leave --address out" if named and address else ""
+    remedies = ["unset RAY_ADDRESS"] * bool(named) + ["leave --address out"] * bool(address)
     try:
         return _join(address or os.environ["RAY_ADDRESS"], timeout or JOIN_TIMEOUT)
     except ClusterError as error:
-        raise ClusterError(f"{prefix}{error}; {remedy} to start Ray here") from None
+        prefix = f"RAY_ADDRESS={named}: " if named else ""
+        raise ClusterError(f"{prefix}{error}; {' and '.join(remedies)} to start Ray here") from None
 
 
 def start_ahead(num_workers: int) -> None:
@@ -182,11 +182,8 @@ def _finish(start: _Start, timeout: float) -> Cluster:
     """Wait for a private Ray."""
     if reason := _wait(start, timeout):
         assert start.cluster.directory is not None
-        check, load = (
-            f"check space in {start.cluster.directory.path.parent}, memory and `ulimit -u`",
-            os.getloadavg()[0],
-        )
-        if load > BUSY * cores():
+        check = f"check space in {start.cluster.directory.path.parent}, memory and `ulimit -u`"
+        if (load := os.getloadavg()[0]) > BUSY * cores():
             check = f"the load of this machine is {load:.0f} on {cores()} cores, so try again when it is lower"
         raise ClusterError(
             f"Ray did not start on this machine ({reason}): {check}; single runs need no Ray with engine.executor=local"

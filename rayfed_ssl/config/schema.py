@@ -89,7 +89,7 @@ class Config(Section):
         if trust:
             plugins.allow(tree)
         else:
-            allow_typed(overrides)
+            allow_typed(settings)
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
         config = validate(tree)
@@ -181,20 +181,20 @@ def _follow(tree: dict[str, Any]) -> None:
     A buffer of fedbuff holds uploads of at most half of the clients, and privacy.clip, which sends no sample counts, weights
     clients evenly.
     """
-    clock, clients, method = (tree.get(key) for key in ("clock", "clients", "method"))
-    policy = clock.get("policy") if isinstance(clock, Mapping) else None
-    policy = {"name": policy} if isinstance(policy, str) else policy
-    number = clients.get("number", Clients().number) if isinstance(clients, Mapping) else Clients().number
-    if isinstance(policy, Mapping) and policy.get("name") == "fedbuff" and "buffer" not in policy and _is_count(number):
-        tree["clock"] = {**clock, "policy": {**policy, "buffer": min(FedBuff().buffer, max(1, number // 2))}}  # type: ignore[dict-item]
-    clip = tree["privacy"].get("clip") if isinstance(tree.get("privacy"), Mapping) else None
-    info = METHODS.get(str(method.get("name"))) if isinstance(method, Mapping) else None
-    if clip is not None and info is not None and "weighting" in fields(info.method) and "weighting" not in method:  # type: ignore[operator]
-        tree["method"] = {**method, "weighting": "uniform"}  # type: ignore[dict-item]
+    clock, clients, method, privacy = (_mapping(tree.get(key)) for key in ("clock", "clients", "method", "privacy"))
+    policy = clock.get("policy")
+    policy = {"name": policy} if isinstance(policy, str) else _mapping(policy)
+    number = clients.get("number", Clients().number)
+    if policy.get("name") == "fedbuff" and "buffer" not in policy and isinstance(number, int) and number > 0:
+        tree["clock"] = {**clock, "policy": {**policy, "buffer": min(FedBuff().buffer, max(1, number // 2))}}
+    info = METHODS.get(str(method.get("name")))
+    weighs = info is not None and "weighting" in fields(info.method)
+    if privacy.get("clip") is not None and weighs and "weighting" not in method:
+        tree["method"] = {**method, "weighting": "uniform"}
 
 
-def _is_count(number: object) -> bool:
-    return isinstance(number, int) and number > 0
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Sequence[Setting]) -> None:

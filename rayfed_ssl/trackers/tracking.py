@@ -129,8 +129,9 @@ class Tracking(Observer):
         for round, totals in total_bytes(ledger, self._total_bytes).items():
             series[round] = series.get(round, {}) | totals
             self._total_bytes = dict(totals)
+        series = dict(sorted(series.items()))
         for name, follower in self._followers.items():
-            follower.submit(partial(self._log, name, dict(sorted(series.items()))))
+            follower.submit(partial(self._log, name, series))
 
     def _log(self, name: str, series: Points, tracker: Tracker) -> None:
         """Log what a tracker does not have; a round counts as logged once the tracker has taken it."""
