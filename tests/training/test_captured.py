@@ -58,7 +58,7 @@ def result(task: Task, images: np.ndarray, seed: int = 3, round: int = 1, term: 
 
 @dataclass
 class Accelerator:
-    """A pretend device that captures."""
+    """A pretend device that captures, after fewer steps than a real one, as each operation of it costs Python's time."""
 
     device: PretendDevice
     captures: Captures
@@ -66,7 +66,7 @@ class Accelerator:
     @classmethod
     def new(cls, kind: type[Tapes] = Tapes, **thresholds: int) -> "Accelerator":
         device = PretendDevice()
-        return cls(device, Captures(kind(device), **thresholds))
+        return cls(device, Captures(kind(device), **({"eager_steps": 2, "min_replays": 3} | thresholds)))
 
     def result(self, task: Task, *inputs: Any, **more: Any) -> str:
         with self.device:
@@ -80,11 +80,11 @@ def eager_on_device(task: Task, images: np.ndarray) -> str:
 
 @pytest.fixture
 def small(open_tiny: Open) -> Callable[..., tuple[Task, np.ndarray]]:
-    """A task of an objective and 26 digits: in each epoch six batches of 4 and a last one of 2."""
+    """A task of an objective and 10 digits: in each epoch two batches of 4 and a last one of 2."""
 
     def make(*overrides: str) -> tuple[Task, np.ndarray]:
-        federation = open_tiny("fedavg", "rounds=3", "training.batch=4", "training.epochs=4", *overrides)
-        return federation.task, federation.dataset.train.images[:26]
+        federation = open_tiny("fedavg", "rounds=3", "training.batch=4", "training.epochs=3", *overrides)
+        return federation.task, federation.dataset.train.images[:10]
 
     return make
 
