@@ -10,6 +10,7 @@ from typing import Any
 import rich.progress
 from rich.console import Console
 
+from rayfed_ssl.config.choices import CLOCK_POLICY
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import total
@@ -99,9 +100,15 @@ class RunProgress(Observer):
             f"{config.epochs} local epochs, about {federation.steps:,} steps of a client"
         )
         self._print(f"  {describe(federation.method.rules(task))}")
+        if config.clock is not None:
+            policy = CLOCK_POLICY.dump(config.clock.policy)
+            self._print(f"  clock: {', '.join([policy.pop('name'), *(f'{k} {v}' for k, v in policy.items())])}")
         if (epsilon := federation.planned_epsilon()) is not None:
+            weighting = vars(config.method).get("weighting")
+            weighted = f", weighting {weighting}" if weighting else ""
             self._print(
                 f"  privacy: {epsilon_text(epsilon, config)} after {config.rounds} rounds in which nobody drops out"
+                f"{weighted}"
             )
         notes = list(federation.notes)
         if config.training.batch > max(sizes):

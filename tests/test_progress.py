@@ -213,6 +213,14 @@ def test_a_warning_stands_once_and_with_quiet_in_the_result(recorded: Recorded, 
     assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == ["warning: it fell"]
 
 
+def test_the_head_shows_a_policy_with_the_fields_that_follow_from_the_run(tiny: Tiny) -> None:
+    federation = Federation.open(tiny("fedavg", "clock=even", "clock.policy=fedbuff", "clients.number=5"))
+    progress = RecordedProgress(federation.config, terminal=False)
+    progress.introduce(federation, Path("x"))
+    (clock,) = (line for line in progress.screen.getvalue().splitlines() if line.startswith("  clock: "))
+    assert {"clock: fedbuff", "buffer 2", "lr 1.0"} <= set(clock.strip().split(", "))
+
+
 def test_a_batch_above_all_clients_and_actors_of_no_executor_are_noted(tiny: Tiny) -> None:
     federation = Federation.open(tiny("fedavg", "training.batch=1000", "engine.actors=100"))
     progress = RecordedProgress(federation.config, terminal=False)

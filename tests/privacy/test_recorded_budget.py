@@ -38,6 +38,7 @@ def test_the_head_says_once_what_the_run_will_cost_and_that_noise_is_simulated(p
     RunProgress(private, console=Console(file=screen, width=200)).introduce(federation, tmp_path)
     planned = federation.planned_epsilon()
     assert f"privacy: epsilon {planned:.3g} at delta 0.001 (client level) after 2 rounds" in screen.getvalue()
+    assert "nobody drops out, weighting uniform" in screen.getvalue()
     assert screen.getvalue().count("simulates privacy") == 1
 
 
