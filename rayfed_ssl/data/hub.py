@@ -4,11 +4,13 @@ Such a directory is read without its library, which follows addresses that the f
 """
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from struct import error as StructError
 from struct import unpack_from
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,9 @@ from rayfed_ssl.reading import open_regular, read_json
 
 _ROWS_PER_BYTE = 8
 """Most rows of a file for each of its bytes: a bit is the smallest cell that takes any room."""
+
+SILENCE = 10.0
+"""Seconds after which a line says that something is still being fetched."""
 
 
 def find_hub(path: Path, download: bool, columns: Columns) -> Source:
@@ -131,6 +136,9 @@ def _fetched(path: Path) -> tuple[Mapping[str, pa.Table], tuple[Path, ...]]:
         ) from None
     datasets.disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of each new try
+    line = f"fetching {path} from the Hub goes on; HF_HUB_OFFLINE=1 takes what this machine has without asking it"
+    silence = Timer(SILENCE, warnings.warn, [line])
+    silence.start()
     try:
         loaded = datasets.load_dataset(str(path))
     except Exception as error:  # the library's own, its HTTP client's and its parsers' errors have no common parent
@@ -139,6 +147,8 @@ def _fetched(path: Path) -> tuple[Mapping[str, pa.Table], tuple[Path, ...]]:
             f"({reason(error)}): write it with save_to_disk where there is internet, copy the directory here, and set "
             "data.path to it"
         ) from error
+    finally:
+        silence.cancel()
     parts: Mapping[str, Any] = loaded if isinstance(loaded, Mapping) else {"train": loaded}
     files = {Path(entry["filename"]) for part in parts.values() for entry in part.cache_files}
     return {split: part.data.table for split, part in parts.items()}, tuple(sorted(files))

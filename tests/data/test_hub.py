@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import torch
 import torchvision
 from PIL import Image
 
+from rayfed_ssl.data import hub
 from rayfed_ssl.data.image_store import open_store
 from rayfed_ssl.data.partitions import by_column
 from rayfed_ssl.data.torch_datasets import keep
@@ -240,6 +242,14 @@ def test_a_name_without_the_hub_and_a_missing_library_cost_one_line(opened, monk
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(ValueError, match=r"^data.path=owner/name is neither .*offline\)\): write it with save_to_disk"):
+        opened("hub", path=Path("owner/name"))
+    told = Event()
+    monkeypatch.setattr(hub, "SILENCE", 0.01)
+    monkeypatch.setattr(
+        "warnings.warn", lambda line: told.set() if "fetching owner/name from the Hub" in line else None
+    )
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: told.wait(20) and offline(name))
+    with pytest.raises(ValueError, match="offline"):
         opened("hub", path=Path("owner/name"))
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match=r"pip install 'rayfed-ssl\[hub\]'$"):
