@@ -159,10 +159,13 @@ def test_compare_names_what_differs_and_writes_tables_for_papers(cli: Cli, finis
     assert [line[:place].split()[1] for line in (one, two)] == [
         f"training.optimizer.lr={RunRecord.open(run).config().training.optimizer.lr}" for run in (first, other)
     ]
-    assert "1 directories are there twice: each is shown once" in cli("compare", first, first).stderr
+    assert "1 of the directories are named again: each is shown once" in cli("compare", first, first).stderr
     written = cli("compare", first, other, "--csv")
     rows = list(csv.DictReader(io.StringIO(written.stdout)))
     assert [(row["run"], row["recipe"]) for row in rows] == [("flesd", "flesd"), ("a_b", "flesd")]
+    up = summarize(RunRecord.open(other)).bytes_up
+    assert abs(float(rows[1]["up (MB)"]) - up / 1e6) <= 0.005 * up / 1e6
+    assert rows[1]["linear (%)"] == f"{100 * summarize(RunRecord.open(other)).headline('linear'):.10g}"
     assert "random start" in written.stderr
     latex = cli("compare", first, other, "--latex").stdout
     assert latex.startswith("\\begin{tabular}{lr")

@@ -85,7 +85,7 @@ def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
     for each in kept:
         once.setdefault(each.resolve(), each)
     if len(once) < len(kept):
-        echo(f"note: {len(kept) - len(once)} directories are there twice: each is shown once", err=True)
+        echo(f"note: {len(kept) - len(once)} of the directories are named again: each is shown once", err=True)
     return list(once.values())
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -79,7 +80,8 @@ class Command(TyperCommand):
     """A command whose mistaken options are one line, as other mistakes are."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line."""
+        """Parse the command line; of `--out=~/x` a shell leaves "~" as it is."""
+        args = [re.sub(r"^(--[a-z-]+=)?(~/.*)", lambda m: (m[1] or "") + os.path.expanduser(m[2]), arg) for arg in args]
         with _usage_in_one_line(ctx.command_path):
             return super().parse_args(ctx, args)
 

@@ -7,6 +7,7 @@ a range, no two trials share a row, and the table is the list of the best trials
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -51,15 +52,43 @@ def print_tables(tables: Iterable[TableResult], form: Form) -> None:
 
 
 def _csv_lines(table: TableResult) -> list[str]:
+    """Write a table of numbers: a column of sizes, shares or times has its unit in the heading."""
+    columns = [_plain_column(*column) for column in zip(table.head, *table.lines, strict=True)]
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(
-        [table.head, *([cell.text for cell in line] for line in table.lines)]
-    )
+    csv.writer(out, lineterminator="\n").writerows(zip(*columns, strict=True))
     return out.getvalue().splitlines()
 
 
+UNITS = {
+    "%": re.compile(r"(?P<one>[\d.]+)%"),
+    "MB": re.compile(
+        r"(?P<micro>\d+) bytes?|(?P<milli>[\d.]+) kB|(?P<one>[\d.]+) MB|(?P<kilo>[\d.]+) GB|(?P<mega>[\d.]+) TB"
+    ),
+    "s": re.compile(r"(?:(?P<hour>\d+) h )?(?:(?P<minute>\d+) min)?(?: ?(?P<one>[\d.]+) s)?"),
+}
+"""How `formats` writes numbers with a unit, by the unit that a column of CSV gets."""
+
+FACTORS = {"micro": 1e-6, "milli": 1e-3, "one": 1, "minute": 60, "kilo": 1e3, "hour": 3600, "mega": 1e6}
+
+
+def _plain_column(head: str, *cells: TableCell) -> list[str]:
+    texts = [cell.text for cell in cells]
+    for unit, form in UNITS.items():
+        found = [form.fullmatch(text) for text in texts if text not in ("", "-", NO_TRIAL)]
+        if found and all(found):
+            return [f"{head} ({unit})", *(_magnitude(form, text) for text in texts)]
+    return [head, *texts]
+
+
+def _magnitude(form: re.Pattern[str], text: str) -> str:
+    parts = match.groupdict() if (match := form.fullmatch(text)) else {}
+    numbers = [float(number) * FACTORS[name] for name, number in parts.items() if number]
+    return f"{sum(numbers):.10g}" if numbers else ""
+
+
 LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
 }  # fmt: skip
 """What characters with a meaning in LaTeX are written as."""
 
