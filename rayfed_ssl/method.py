@@ -40,7 +40,8 @@ Kind: TypeAlias = Literal[
 Release: TypeAlias = Literal["difference", "value"]
 """How a field of an upload may be released under client-level differential privacy (docs/privacy-budget.md).
 
-- difference: weights that are `summed`; what is bounded is how far they are from the download's field of this name.
+- difference: weights of which the server uses nothing but their mean; what is bounded is how far they are from the
+  download's field of this name.
 - value: tensors that are bounded themselves, whatever the server makes of them.
 """
 
@@ -286,8 +287,9 @@ class Method(Validated, ABC):
         """
 
     def factor(self, upload: Any) -> float:
-        """Weigh an upload in the server's means: by its field that is a `weight`, else all count alike."""
-        weight = next((name for name, declared in self.upload_fields.items() if declared.weight), None)
+        """Weigh an upload in the server's means: by its own field that is a `weight`, else all count alike."""
+        own = ((name, declared) for name, declared in self.upload_fields.items() if "." not in name)
+        weight = next((name for name, declared in own if declared.weight), None)
         return 1.0 if weight is None else float(getattr(upload, weight))
 
     @abstractmethod

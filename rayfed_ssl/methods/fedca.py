@@ -95,10 +95,16 @@ class Download:
 
 @dataclass(frozen=True)
 class Upload:
+    """What a client reveals without a dictionary: weights and how many samples it has; the server notes whose they are."""
+
+    weights: Weights = sent("weights", release="difference")
+    num_samples: int = sent("statistics", weight=True)
+
+
+@dataclass(frozen=True)
+class UploadWithRows(Upload):
     """What a client reveals: weights, how many samples it has, and projections of up to K of its own samples."""
 
-    weights: Weights = sent("weights", summed=True, release="difference")
-    num_samples: int = sent("statistics", weight=True)
     dictionary: Tensor | None = sent("representations", private=True, held=True, default=None)
 
 
@@ -157,7 +163,7 @@ class FedCA(fedavg.Averaging):
     """FedAvg with a shared dictionary of negatives and an alignment with a model of public data."""
 
     weighting: ClassVar = "samples"  # type: ignore[misc]
-    sends = property(lambda self: Upload if self.dictionary else fedavg.Upload)
+    sends = property(lambda self: UploadWithRows if self.dictionary else Upload)
     dictionary: bool = True
     """Whether projections are shared as negatives."""
     dictionary_size: PositiveInt = 1024
