@@ -51,7 +51,7 @@ def momentum_step(weights: Weights, mean: Weights, velocity: Weights | None, bet
 class FedAvgM(Averaging):
     """FedAvg whose server moves with momentum."""
 
-    secure_sum: ClassVar = True
+    sends: ClassVar = Upload  # of which the step uses nothing but the mean, as the fields say
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """beta; 0 is FedAvg up to rounding."""
 

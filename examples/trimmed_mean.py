@@ -15,8 +15,9 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 
-from rayfed_ssl.method import Metrics, Server, Weights
-from rayfed_ssl.methods.fedavg import Averaging, ServerState, Upload
+from rayfed_ssl.method import Metrics, Server, Weights, sent
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.fedavg import Averaging, ServerState
 
 
 def trimmed_mean(all_weights: Sequence[Weights], trim: float) -> Weights:
@@ -30,15 +31,24 @@ def trimmed_mean(all_weights: Sequence[Weights], trim: float) -> Weights:
     return means
 
 
+@dataclass(frozen=True)
+class Upload(fedavg.Upload):
+    """FedAvg's, of which the server holds all weights: without `held` the law of hoarded uploads fails."""
+
+    weights: Weights = sent("weights", held=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrimmedMean(Averaging):
     """FedAvg whose server leaves out extreme numbers, so that few clients cannot move it far."""
 
-    held_fields: ClassVar = ("weights",)  # without it, the law of hoarded uploads fails: memory grows with the cohort
+    sends: ClassVar = Upload
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     """beta."""
 
-    def aggregate(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:
+    def aggregate(
+        self, state: ServerState, uploads: Mapping[int, fedavg.Upload], server: Server
+    ) -> tuple[Weights, Metrics]:
         """Read each upload once, in order, and keep its weights."""
         return trimmed_mean([upload.weights for upload in uploads.values()], self.trim), {}
 

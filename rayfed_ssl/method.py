@@ -37,24 +37,56 @@ Kind: TypeAlias = Literal[
 ]
 """What a field of a download or an upload tells about the data; the ledger counts bytes by kind."""
 
-Release: TypeAlias = Literal["difference", "value", "constant"]
+Release: TypeAlias = Literal["difference", "value"]
 """How a field of an upload may be released under client-level differential privacy (docs/privacy-budget.md).
 
-- difference: weights of which the server uses nothing but a mean in which every client counts the same; what is bounded is
-  how far they are from the download's field of this name.
-- value: tensors that the server uses one by one; they are bounded themselves.
-- constant: a number that every client sends as 1.
+- difference: weights of which the server uses nothing but their mean; what is bounded is how far they are from the
+  download's field of this name.
+- value: tensors that are bounded themselves, whatever the server makes of them.
 """
 
 
-def sent(kind: Kind, *, private: bool = False, **options: Any) -> Any:
-    """Declare a field of a Download or an Upload, what kind of content it carries, and if it has rows of private samples."""
-    return dataclasses.field(metadata={"kind": kind, "private": private}, **options)
+@dataclass(frozen=True)
+class Declared:
+    """What a method says about a field of a Download or an Upload; all but `kind` and `private` is about uploads.
+
+    Attributes:
+        kind: What it tells about the data.
+        private: Whether it has rows of private samples.
+        summed: Whether the server uses nothing of it but its sum over clients, weighted by the field that is a `weight`.
+        held: Whether the server holds it of all uploads at once; it should be small.
+        weight: Whether it is a client's weight in the server's means, p_k up to the common denominator and at most its
+            number of samples.
+        release: How it may be released under client-level privacy; None where how far one client moves it is not known.
+    """
+
+    kind: Kind
+    private: bool = False
+    summed: bool = False
+    held: bool = False
+    weight: bool = False
+    release: Release | None = None
+
+    def one_by_one(self) -> "Declared":
+        """Say the same of a field that the server looks at one by one, and of which no bound is known."""
+        return dataclasses.replace(self, summed=False, release=None)
 
 
-def sent_fields(
-    message: Any, prefix: str = "", *, absent: bool = False
-) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+def sent(
+    kind: Kind,
+    *,
+    private: bool = False,
+    summed: bool = False,
+    held: bool = False,
+    weight: bool = False,
+    release: Release | None = None,
+    **options: Any,
+) -> Any:
+    """Declare a field of a Download or an Upload, as `Declared` explains; `options` are those of `dataclasses.field`."""
+    return dataclasses.field(metadata={"sent": Declared(kind, private, summed, held, weight, release)}, **options)
+
+
+def sent_fields(message: Any, prefix: str = "", *, absent: bool = False) -> Iterator[tuple[str, Declared, Any]]:
     """List what a Download or an Upload holds: name, what `sent` declares, and value; nested messages are entered.
 
     Fields that are None are left out unless `absent`; the name is "base.weights" for one of a message that holds another
@@ -65,9 +97,9 @@ def sent_fields(
     """
     for field in dataclasses.fields(message):
         value, name = getattr(message, field.name), prefix + field.name
-        if "kind" in field.metadata:
+        if declared := field.metadata.get("sent"):
             if absent or value is not None:
-                yield name, field.metadata, value
+                yield name, declared, value
         elif is_node(value):
             yield from sent_fields(value, f"{name}.", absent=absent)
         else:
@@ -151,6 +183,10 @@ class Server:
     generator: torch.Generator
 
 
+SERVER_STEPS = ("update_server", "aggregate")
+"""Steps that decide what the server makes of uploads."""
+
+
 class Method(Validated, ABC):
     """A federated method: hyperparameters as fields, the paper's steps as pure functions.
 
@@ -160,16 +196,36 @@ class Method(Validated, ABC):
         averages_weights: Whether all clients need one architecture.
         uploads_follow_weights: Whether uploads follow from trained weights, public data and sample counts alone, and clients
             minimize the objective's loss and nothing else; a class that does not say so itself does not inherit it.
-        held_fields: Fields of an upload that `update_server` holds of all uploads at once; they should be small.
-        secure_sum: Whether `update_server` depends on uploads through their sums alone: means of tensors, weighted by
-            `factor`, and sums of integers. So it works under `privacy.secure_sum`; a law checks it.
+        sends: The class of uploads, whose fields say what of them the server uses.
     """
 
     needs_public: ClassVar[bool] = False
     averages_weights: ClassVar[bool] = False
     uploads_follow_weights: ClassVar[bool] = False
-    held_fields: ClassVar[tuple[str, ...]] = ()
-    secure_sum: ClassVar[bool] = False
+    sends: ClassVar[type] = Empty
+
+    @property
+    def upload_fields(self) -> Mapping[str, Declared]:
+        """What is declared of each field of an upload, by name: "weights", or "base.weights" of one that holds another's.
+
+        A class with a server's step of its own that names no `sends` says nothing of what that step makes of them.
+        """
+        order = type(self).__mro__
+        names = ("sends", *SERVER_STEPS)
+        sends, *steps = (
+            next((i for i, owner in enumerate(order) if name in vars(owner)), len(order)) for name in names
+        )
+        says = {f.name: f.metadata["sent"] for f in dataclasses.fields(self.sends) if "sent" in f.metadata}
+        return says if sends <= min(steps) else {name: declared.one_by_one() for name, declared in says.items()}
+
+    @property
+    def secure_sum(self) -> bool:
+        """Whether `update_server` depends on uploads through their sums alone, so that it works under `privacy.secure_sum`.
+
+        Sums are means of tensors, weighted by `factor`, and sums of integers; a law checks it.
+        """
+        says = self.upload_fields.values()
+        return any(declared.summed for declared in says) and all(d.summed or d.weight for d in says)
 
     @property
     def inner(self) -> "Method | None":
@@ -205,17 +261,6 @@ class Method(Validated, ABC):
         """Say what becomes of each part of a participant's state between two rounds; by default it stays local."""
         return all_with("local", task.objective.parts)
 
-    def releases(self) -> Mapping[str, Release]:
-        """Say how each field of an upload may be released: "weights", or "base.weights" of one that holds another's.
-
-        Raises:
-            ValueError: How far one client can move a field is not known; by default that is so of all.
-        """
-        raise ValueError(
-            f"privacy.clip needs to know how far one client can move each field of an upload, and {type(self).__name__} "
-            "does not say so: take fedavg or another method of docs/privacy-budget.md, or remove privacy.clip"
-        )
-
     @abstractmethod
     def init_server(self, server: Server) -> Any:
         """Make the server's state before round 1."""
@@ -237,13 +282,15 @@ class Method(Validated, ABC):
         """Aggregate a round; ids that are missing dropped out.
 
         `uploads` is a lazy mapping in ascending client id, which reads an upload when it is asked for: iterate over it
-        once. Memory must not grow with the cohort: hold no upload while later ones are read, but for the fields that
-        `held_fields` names.
+        once. Memory must not grow with the cohort: hold no upload while later ones are read, but for fields that
+        are `held`.
         """
 
     def factor(self, upload: Any) -> float:
-        """Weigh an upload in the server's means, at most by its client's number of samples; by default all count alike."""
-        return 1.0
+        """Weigh an upload in the server's means: by its own field that is a `weight`, else all count alike."""
+        own = ((name, declared) for name, declared in self.upload_fields.items() if "." not in name)
+        weight = next((name for name, declared in own if declared.weight), None)
+        return 1.0 if weight is None else float(getattr(upload, weight))
 
     @abstractmethod
     def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
@@ -252,6 +299,7 @@ class Method(Validated, ABC):
 
 __all__ = [
     "Client",
+    "Declared",
     "Empty",
     "Encoder",
     "Kind",

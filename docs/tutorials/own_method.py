@@ -14,9 +14,17 @@ import torch
 from pydantic import PositiveFloat
 
 from rayfed_ssl import Config, run
-from rayfed_ssl.method import Metrics, Server, Weights
-from rayfed_ssl.methods.fedavg import Averaging, Upload
+from rayfed_ssl.method import Metrics, Server, Weights, sent
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.testing import check_method
+
+
+@dataclass(frozen=True)
+class Upload(fedavg.Upload):
+    """FedAvg's, of which the server holds all weights: a median needs all uploads at once."""
+
+    weights: Weights = sent("weights", held=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +33,9 @@ class FedMedian(Averaging):
 
     step: PositiveFloat = 1.0
     """How far the server moves; 1 goes all the way."""
-    held_fields = ("weights",)  # a median needs all uploads at once
+    sends = Upload
 
-    def aggregate(self, state: Any, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:
+    def aggregate(self, state: Any, uploads: Mapping[int, fedavg.Upload], server: Server) -> tuple[Weights, Metrics]:
         """Move the global weights by the median of the clients' changes."""
         received = [upload.weights for upload in uploads.values()]
         moved = {}

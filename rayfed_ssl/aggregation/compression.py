@@ -1,11 +1,14 @@
 """Smaller uploads: number formats and sparse rows. What is packed here is what crosses the client's boundary."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
+
+from rayfed_ssl.method import Declared
 
 Format: TypeAlias = Literal["fp32", "fp16", "int8"]
 
@@ -43,10 +46,9 @@ def unpack(packed: Packed) -> Tensor:
     return values if packed.scales is None else values * packed.scales.unsqueeze(1)
 
 
-def refuse_rounding(format: Format) -> None:
-    """Raise ValueError for numbers that are rounded before privacy.noise is added, whose scales tell what they were."""
-    if format != "fp32":
-        raise ValueError(f"privacy.clip adds noise to what is sent, got method.upload_format={format}: set it to fp32")
+def declared(fields: Mapping[str, Declared], format: Format) -> Mapping[str, Declared]:
+    """Say the same of fields in a format: rounded numbers have no exact sum, and scales that tell what they were."""
+    return fields if format == "fp32" else {name: says.one_by_one() for name, says in fields.items()}
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ class Attack(ABC):
 
 def weights_in(message: Any) -> Weights:
     """Find the weights in a download or an upload; an empty dict where there are none."""
-    return next((value for _, declared, value in sent_fields(message) if declared["kind"] == "weights"), {})
+    return next((value for _, declared, value in sent_fields(message) if declared.kind == "weights"), {})
 
 
 def uploaded_model(seen: Seen) -> Model:

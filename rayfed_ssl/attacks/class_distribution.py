@@ -36,7 +36,7 @@ def contents(seen: Seen, upload: object) -> dict[str, list[Tensor]]:
     """Flatten what an upload says, by its kind: vectors of unit length, float32; numbers of samples are left out."""
     found: dict[str, list[Tensor]] = {}
     for _, declared, value in sent_fields(upload):
-        kind = str(declared["kind"])
+        kind = declared.kind
         if kind == "statistics":
             continue
         if kind == "weights":
@@ -46,7 +46,7 @@ def contents(seen: Seen, upload: object) -> dict[str, list[Tensor]]:
                     change = values - seen.received[name] if name in seen.received else values
                     parts.setdefault(part_of(name), []).append(change.float().flatten())
             vectors = [torch.cat(changes) for changes in parts.values()]
-        elif declared["private"]:
+        elif declared.private:
             rows = value.float()
             vectors = [rows.mean(0), (rows.T @ rows / len(rows)).flatten()]
         elif isinstance(value, SparseRows):

@@ -23,7 +23,7 @@ from rayfed_ssl.models import Model
 def private_rows(seen: Seen) -> Tensor:
     """Find the rows q [K, D] of private samples in an upload, of unit length; raises ValueError where there are none."""
     for _, declared, value in sent_fields(seen.upload):
-        if declared["private"] and isinstance(value, Tensor) and value.dim() > 1:
+        if declared.private and isinstance(value, Tensor) and value.dim() > 1:
             return F.normalize(value.float().flatten(1), dim=1)
     raise ValueError("the upload has no representations of private samples")
 

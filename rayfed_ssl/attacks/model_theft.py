@@ -25,7 +25,7 @@ EPOCHS, LR = 50, 1e-3
 def _said(seen: Seen) -> tuple[str, Tensor]:
     """Find what an upload says of public samples: "representations", R, or "similarities", M; a ValueError if nothing."""
     for _, declared, value in sent_fields(seen.upload):
-        kind = str(declared["kind"])
+        kind = declared.kind
         if kind == "representations" and isinstance(value, Packed):
             return kind, F.normalize(unpack(value), dim=1)
         if kind == "similarities":

@@ -76,7 +76,7 @@ def model_content(message: Any, num_public: int) -> ModelContent:
     """
     content: dict[str, Any] = {}
     for _, declared, value in sent_fields(message):
-        kind = declared["kind"]
+        kind = declared.kind
         if kind == "weights":
             content["weights"] = value
         elif kind == "representations" and isinstance(value, Packed) and len(value.values) == num_public:

@@ -39,7 +39,7 @@ def account(message: Any, round: int, client: int, direction: Direction) -> tupl
     """
     assert is_node(message), "downloads and uploads are dataclasses"
     return tuple(
-        LedgerEntry(round, client, direction, declared["kind"], name, nbytes(value))
+        LedgerEntry(round, client, direction, declared.kind, name, nbytes(value))
         for name, declared, value in sent_fields(message)
     )
 

@@ -102,10 +102,10 @@ def _cost(federation: Federation, client: int) -> _Cost:
     twice, _ = _count(dry, client, download)
     sent = list(sent_fields(upload))
     # What the server sends on, such as features of others, grows with the cohort; to whom nothing comes, it sends nothing.
-    weights_alone = all(said["kind"] in ("weights", "statistics") for _, said, _ in sent_fields(download, absent=True))
+    weights_alone = all(said.kind in ("weights", "statistics") for _, said, _ in sent_fields(download, absent=True))
     if not sent or not weights_alone:
         state = dry.update_server(1, state, dict.fromkeys(dry.cohort(1), upload)).state
-    private = sum(nbytes(value) for _, declared, value in sent if declared["private"])
+    private = sum(nbytes(value) for _, declared, value in sent if declared.private)
     return _Cost(
         (twice - once) / len(rows),
         len(rows) * (2 * once - twice) / (twice - once) if twice > once else 0.0,

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.data.instahide import encrypt
 from rayfed_ssl.draws import draw
-from rayfed_ssl.method import Client, Encoder, Metrics, Model, Release, Rule, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Encoder, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import moco
 from rayfed_ssl.training.objective import Batch, StepOutput
@@ -60,9 +60,9 @@ class Download:
 class Upload:
     """What a client reveals: query and momentum model, sample count, and features of its encrypted images."""
 
-    weights: Weights = sent("weights")
-    num_samples: int = sent("statistics")
-    features: Tensor | None = sent("representations", private=True)
+    weights: Weights = sent("weights", summed=True, release="difference")
+    num_samples: int = sent("statistics", weight=True)
+    features: Tensor | None = sent("representations", private=True, held=True, default=None)
 
 
 def fused_negatives(local: Tensor, remote: Tensor, negatives: str) -> Tensor:
@@ -117,8 +117,7 @@ class FCL(fedavg.Averaging):
     """FedAvg with MoCo, feature fusion and neighborhood matching."""
 
     weighting: ClassVar = "samples"  # type: ignore[misc]
-    held_fields: ClassVar = ("features",)
-    secure_sum = property(lambda self: not self.fusion)
+    sends = property(lambda self: Upload if self.fusion else fedavg.Upload)
     fusion: bool = True
     """Whether features of encrypted images are shared as negatives; without it FCL is FedAvg with MoCo."""
     negatives: Literal["both", "remote"] = "both"
@@ -161,12 +160,6 @@ class FCL(fedavg.Averaging):
             )
         return notes
 
-    def releases(self) -> Mapping[str, Release]:
-        """Release nothing: features are rows of single samples, and a momentum model has no download to differ from."""
-        raise ValueError(
-            "privacy.clip cannot bound what fcl uploads, features of single samples and a momentum model: take fedavg"
-        )
-
     def init_server(self, server: Server) -> ServerState:
         """Start from random weights and without features."""
         return ServerState(super().init_server(server), {})
@@ -183,8 +176,9 @@ class FCL(fedavg.Averaging):
         loss = partial(self.loss, client.task, generators, remote) if self.fusion else None
         upload, next_state, metrics = self.train(download.weights, state, client, loss=loss)
         trained = upload.weights | self.local_parts(next_state)
-        features = self.encode_encrypted(trained, client) if self.fusion else None
-        return Upload(upload.weights, upload.num_samples, features), next_state, metrics
+        if self.fusion:
+            upload = replace(upload, features=self.encode_encrypted(trained, client))
+        return upload, next_state, metrics
 
     def loss(
         self,
@@ -237,7 +231,7 @@ class FCL(fedavg.Averaging):
         mean, features = WeightedMean(), {}
         for client_id, upload in uploads.items():
             mean.add(self.factor(upload), upload.weights)
-            if upload.features is not None:
+            if self.fusion:
                 features[client_id] = upload.features
         return ServerState(fedavg.ServerState(state.averaged.architecture, mean.result()), features), {}
 

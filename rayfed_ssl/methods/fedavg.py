@@ -28,7 +28,6 @@ from rayfed_ssl.method import (
     Loss,
     Method,
     Metrics,
-    Release,
     Rule,
     Server,
     Task,
@@ -66,8 +65,8 @@ class Download:
 class Upload:
     """What a client reveals: its weights, from which samples can be reconstructed, and how many samples it has."""
 
-    weights: Weights = sent("weights")
-    num_samples: int = sent("statistics")
+    weights: Weights = sent("weights", summed=True, release="difference")
+    num_samples: int = sent("statistics", weight=True)
 
 
 @pydantic_dataclass(frozen=True, kw_only=True)
@@ -79,6 +78,7 @@ class Averaging(Method):
     """
 
     averages_weights: ClassVar = True
+    sends: ClassVar[type] = Upload
     takes_old_versions: ClassVar = True
     weighting: Literal["samples", "uniform"] = "samples"
     """p_k in proportion to n_k ("samples", McMahan et al.) or equal ("uniform", FLESD's code)."""
@@ -98,25 +98,6 @@ class Averaging(Method):
         self.rules(task)
         return ()
 
-    def releases(self) -> Mapping[str, Release]:
-        """Release an unweighted mean; a method with an aggregation of its own says itself what may be released."""
-        own = type(self)
-        if own.update_server is not Averaging.update_server or own.aggregate is not Averaging.aggregate:
-            return super().releases()
-        return self.releases_of_mean()
-
-    def releases_of_mean(self) -> Mapping[str, Release]:
-        """Release weights through a mean without sample counts, which a method without a choice of weighting then takes.
-
-        Raises:
-            ValueError: The run asks for a mean by sample counts.
-        """
-        if vars(self).get("weighting") == "samples":
-            raise ValueError(
-                "privacy.clip sends no sample counts, got method.weighting=samples: set method.weighting=uniform"
-            )
-        return {"weights": "difference", "num_samples": "constant"}
-
     def init_server(self, server: Server) -> Any:
         """Start from random weights."""
         return ServerState(server.task.encoder, self.averaged(server.task.initial_weights(), server.task))
@@ -131,13 +112,13 @@ class Averaging(Method):
 
     def train(
         self, weights: Weights, state: Any, client: Client, *, loss: Loss | None = None, term: Term | None = None
-    ) -> tuple[Upload, ClientState | Empty, Metrics]:
+    ) -> tuple[Any, ClientState | Empty, Metrics]:
         """Train from averaged and local parts; `loss` replaces the objective's, `term` is added to it."""
         if term is not None:
             client = client.with_term(term)
         trained, metrics = client.train(weights | self.local_parts(state), loss)
         local = state_parts.select(trained, state_parts.with_rule(self.rules(client.task), "local"))
-        upload = Upload(self.averaged(trained, client.task), len(client.data))
+        upload = self.sends(self.averaged(trained, client.task), len(client.data))
         return upload, ClientState(local) if local else Empty(), metrics
 
     def local_term(self, download: Download, client: Client) -> Term | None:
@@ -159,7 +140,7 @@ class Averaging(Method):
 
     def factor(self, upload: Upload) -> float:
         """p_k up to the common denominator."""
-        return float(upload.num_samples) if self.weighting == "samples" else 1.0
+        return super().factor(upload) if self.weighting == "samples" else 1.0
 
     def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """The global encoder, or one per client that has trained where clients keep a part of it."""
@@ -176,5 +157,4 @@ class Averaging(Method):
 class FedAvg(Averaging):
     """Average clients' weights after local training."""
 
-    secure_sum: ClassVar = True
     uploads_follow_weights: ClassVar = True

@@ -44,7 +44,6 @@ from rayfed_ssl.method import (
     Method,
     Metrics,
     Model,
-    Release,
     Server,
     Shard,
     Task,
@@ -96,11 +95,17 @@ class Download:
 
 @dataclass(frozen=True)
 class Upload:
+    """What a client reveals without a dictionary: weights and how many samples it has; the server notes whose they are."""
+
+    weights: Weights = sent("weights", release="difference")
+    num_samples: int = sent("statistics", weight=True)
+
+
+@dataclass(frozen=True)
+class UploadWithRows(Upload):
     """What a client reveals: weights, how many samples it has, and projections of up to K of its own samples."""
 
-    weights: Weights = sent("weights")
-    num_samples: int = sent("statistics")
-    dictionary: Tensor | None = sent("representations", private=True)
+    dictionary: Tensor | None = sent("representations", private=True, held=True, default=None)
 
 
 def dictionary_contrast(first: Tensor, second: Tensor, dictionary: Tensor, temperature: float) -> Tensor:
@@ -158,7 +163,7 @@ class FedCA(fedavg.Averaging):
     """FedAvg with a shared dictionary of negatives and an alignment with a model of public data."""
 
     weighting: ClassVar = "samples"  # type: ignore[misc]
-    held_fields: ClassVar = ("dictionary",)
+    sends = property(lambda self: UploadWithRows if self.dictionary else Upload)
     dictionary: bool = True
     """Whether projections are shared as negatives."""
     dictionary_size: PositiveInt = 1024
@@ -192,15 +197,6 @@ class FedCA(fedavg.Averaging):
             raise ValueError(f"fedca aligns on at least 2 public samples, got {num_public}: set a larger public set")
         return notes
 
-    def releases(self) -> Mapping[str, Release]:
-        """Release a mean of weights; rows of the dictionary are single samples, and their number is the client's."""
-        if self.dictionary:
-            raise ValueError(
-                "privacy.clip cannot bound fedca's dictionary, rows of single samples and as many as a client has: set "
-                "method.dictionary=false"
-            )
-        return self.releases_of_mean()
-
     def init_server(self, server: Server) -> ServerState:
         """Initialize theta_0; prepare D_align and an alignment model (Algorithm 1, server, 1-2)."""
         averaged = super().init_server(server)
@@ -231,14 +227,14 @@ class FedCA(fedavg.Averaging):
         loss = None if others is None else partial(self.contrast, client.task, client.generator, others)
         upload, own, metrics = self.train(download.weights, state, client, loss=loss, term=term)
         if not self.dictionary:
-            return Upload(upload.weights, upload.num_samples, None), ClientState(own, None, aligned), metrics
+            return upload, ClientState(own, None, aligned), metrics
         model = client.task.model(upload.weights | self.local_parts(own))
         _, projections = client.task.represent(model, client.data)
         ensembled = ensemble(state.ensembled, projections.cpu(), self.ensembling)
         chosen = torch.randperm(len(ensembled), generator=client.generator)
         rows = normalized(ensembled)[chosen[: self.dictionary_size]]
         remembered = ensembled if self.ensembling else None
-        return Upload(upload.weights, upload.num_samples, rows), ClientState(own, remembered, aligned), metrics
+        return replace(upload, dictionary=rows), ClientState(own, remembered, aligned), metrics
 
     def contrast(
         self,
@@ -289,7 +285,7 @@ class FedCA(fedavg.Averaging):
         mean, rows, started = WeightedMean(), [], set(state.started)
         for position, (client_id, upload) in enumerate(uploads.items()):
             mean.add(self.factor(upload), upload.weights)
-            if upload.dictionary is not None:
+            if self.dictionary:
                 rows.append(upload.dictionary[: share_of(self.dictionary_size, position, len(uploads))].clone())
             started.add(client_id)
         averaged = fedavg.ServerState(state.averaged.architecture, mean.result())

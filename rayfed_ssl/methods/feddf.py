@@ -19,7 +19,7 @@ Deviations:
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -54,9 +54,9 @@ class Download:
 class Upload:
     """What a client reveals: its weights, from which samples can be reconstructed, and how many samples it has."""
 
-    architecture: str = sent("statistics")
     weights: Weights = sent("weights")
-    num_samples: int = sent("statistics")
+    num_samples: int = sent("statistics", weight=True)
+    architecture: str = sent("statistics", default="")
 
 
 def distance_loss(projections: Tensor, taught: Tensor, distance: str) -> Tensor:
@@ -76,6 +76,7 @@ class FedDF(fedavg.Averaging):
     uploads_follow_weights: ClassVar = True
     averages_weights: ClassVar = False
     needs_public: ClassVar = True
+    sends: ClassVar = Upload
     weighting: ClassVar = "samples"  # type: ignore[misc]
     distance: Literal["mse", "cosine"] = "mse"
     """What the student minimizes."""
@@ -114,7 +115,7 @@ class FedDF(fedavg.Averaging):
     def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         """Train as FedAvg's clients do."""
         upload, next_state, metrics = self.train(download.weights, state, client)
-        return Upload(client.architecture, upload.weights, upload.num_samples), next_state, metrics
+        return replace(upload, architecture=client.architecture), next_state, metrics
 
     def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[ServerState, Metrics]:
         """Average each architecture's clients (n_k / n); distil the ensemble of all into each average that moved."""

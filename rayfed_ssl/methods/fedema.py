@@ -75,7 +75,6 @@ def _mixed(name: str, local: torch.Tensor, received: torch.Tensor, share: float)
 class FedEMA(fedavg.Averaging):
     """FedAvg whose clients keep a share of their own weights."""
 
-    secure_sum: ClassVar = True
     uploads_follow_weights: ClassVar = True
     tau: UnitInterval = 0.7
     """Target of the autoscaler, the share at a client's second participation; 0.7 in the code's instructions, 0.8 its

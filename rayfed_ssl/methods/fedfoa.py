@@ -22,7 +22,7 @@ Deviations, where the paper is silent or cannot be meant literally:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt
@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.compression import from_triangle, upper_triangle
-from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Release, Rule, Server, Task, sent
+from rayfed_ssl.method import Client, Declared, Encoder, Method, Metrics, Model, Rule, Server, Task, sent
 from rayfed_ssl.methods.local_only import LocalOnly
 
 
@@ -60,7 +60,7 @@ class Upload:
     """What a client reveals beyond the base's upload: Rbar, and with it about Z^T Z, the second moments of its features."""
 
     base: Any
-    relation: Tensor | None = sent("relation matrix")
+    relation: Tensor | None = sent("relation matrix", held=True, release="value")
 
 
 def filled(features: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class FedFoA(Method):
 
     needs_public = property(lambda self: self.base.needs_public)
     averages_weights = property(lambda self: self.base.averages_weights)
-    held_fields = property(lambda self: ("relation", *self.base.held_fields))
+    sends: ClassVar = Upload
     base: Method = LocalOnly()
     """The method that trains the models; by default none, as in the paper's heterogeneous setting."""
     strength: NonNegativeFloat = 0.01
@@ -192,9 +192,10 @@ class FedFoA(Method):
             )
         return (*self.base.check(task, num_public), *notes)
 
-    def releases(self) -> Mapping[str, Release]:
-        """What the base releases, and Rbar, which every other client receives."""
-        return {**{f"base.{field}": how for field, how in self.base.releases().items()}, "relation": "value"}
+    @property
+    def upload_fields(self) -> Mapping[str, Declared]:
+        """What the base says of its upload, and Rbar, which every other client receives."""
+        return {**{f"base.{name}": says for name, says in self.base.upload_fields.items()}, **super().upload_fields}
 
     def init_server(self, server: Server) -> ServerState:
         """Start as the base does, with an empty bank."""

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation import compression
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Release, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Declared, Empty, Encoder, Method, Metrics, Server, Task, Weights, sent
 from rayfed_ssl.methods.local_only import ClientState, own_encoders
 from rayfed_ssl.trees import frozen, tensor_mean
 
@@ -49,7 +49,7 @@ class Download:
 class Upload:
     """What a client reveals: how its model sees public samples; no weights, no sample counts."""
 
-    representations: compression.Packed = sent("representations")
+    representations: compression.Packed = sent("representations", summed=True, release="value")
 
 
 def consensus(representations: Iterable[Tensor]) -> Tensor:
@@ -70,7 +70,7 @@ class FedMD(Method):
 
     uploads_follow_weights: ClassVar = True
     needs_public: ClassVar = True
-    secure_sum = property(lambda self: self.upload_format == "fp32")
+    sends: ClassVar = Upload
     digest_epochs: PositiveInt = 1
     """Passes over D_pub per round in which a client fits the consensus (code)."""
     digest_batch: Annotated[int, Field(ge=2)] = 256
@@ -85,10 +85,10 @@ class FedMD(Method):
             raise ValueError(f"fedmd needs at least 2 public samples, got {num_public}: set a larger public set")
         return ()
 
-    def releases(self) -> Mapping[str, Release]:
-        """Release what a client sends by itself."""
-        compression.refuse_rounding(self.upload_format)
-        return {"representations": "value"}
+    @property
+    def upload_fields(self) -> Mapping[str, Declared]:
+        """Exact numbers have a sum, and rounded ones a scale that tells what they were before noise."""
+        return compression.declared(super().upload_fields, self.upload_format)
 
     def init_server(self, server: Server) -> ServerState:
         """Begin without a consensus."""

@@ -9,7 +9,7 @@ paper's variable number of local epochs is not simulated.
 """
 
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat
@@ -32,7 +32,6 @@ def proximal_term(model: Model, reference: Weights, mu: float) -> Tensor:
 class FedProx(Averaging):
     """FedAvg with a proximal term."""
 
-    secure_sum: ClassVar = True
     mu: NonNegativeFloat = 0.01
     """Strength; FLESD searches {0.001, 0.01, 0.1, 1}."""
     convention: Literal["flesd", "original"] = "flesd"

@@ -24,7 +24,7 @@ Deviations:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from rayfed_ssl.aggregation.compression import symmetric, upper_triangle
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
 from rayfed_ssl.draws import draw, move
-from rayfed_ssl.method import Client, Metrics, Model, Release, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import spectral
 from rayfed_ssl.training.objective import Batch, StepOutput
@@ -66,9 +66,9 @@ class Download:
 class Upload:
     """What a client reveals: weights, its number of samples, and the second moments of its projections, R_k."""
 
-    weights: Weights = sent("weights")
-    num_samples: int = sent("statistics")
-    correlation: Tensor = sent("correlation matrix")
+    weights: Weights = sent("weights", summed=True, release="difference")
+    num_samples: int = sent("statistics", weight=True)
+    correlation: Tensor | None = sent("correlation matrix", held=True, release="value", default=None)
 
 
 def mean_of_others(correlations: Mapping[int, Tensor], factors: Mapping[int, float], client_id: int) -> Tensor | None:
@@ -95,7 +95,7 @@ def contrast(own: Tensor, others: Tensor, weights: Tensor) -> Tensor:
 class FedSC(fedavg.Averaging):
     """FedAvg with the spectral contrastive objective over all clients' samples."""
 
-    held_fields: ClassVar = ("correlation",)
+    sends: ClassVar = Upload
     alpha_first: UnitInterval = 1.0
     """Share of a client's own correlations in round 1 (code)."""
     alpha_last: UnitInterval = 0.2
@@ -120,10 +120,6 @@ class FedSC(fedavg.Averaging):
             return (*notes, "FedSC is FedAvg in its first round: set rounds to 2 or more")
         return notes
 
-    def releases(self) -> Mapping[str, Release]:
-        """A client's own R_k is held, and each other client receives a mean in which it is."""
-        return {**self.releases_of_mean(), "correlation": "value"}
-
     def init_server(self, server: Server) -> ServerState:
         """Start from random weights, without correlation matrices."""
         start = super().init_server(server)
@@ -143,7 +139,7 @@ class FedSC(fedavg.Averaging):
             weights = move(torch.tensor([share, 2 * (1 - share)]), others.device)
             loss = partial(self.loss, client.task, client.generator, others, weights)
         upload, next_state, metrics = self.train(download.weights, state, client, loss=loss)
-        return Upload(upload.weights, upload.num_samples, correlation), next_state, metrics
+        return replace(upload, correlation=correlation), next_state, metrics
 
     def loss(
         self,

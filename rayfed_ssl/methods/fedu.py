@@ -16,7 +16,6 @@ Deviations:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeFloat
@@ -79,7 +78,6 @@ def check_averaged(method: fedavg.Averaging, task: Task, *parts: str) -> None:
 class FedU(fedavg.Averaging):
     """FedAvg with the divergence-aware predictor update."""
 
-    secure_sum: ClassVar = True
     threshold: NonNegativeFloat = 0.4
     """mu; 0.4 in the code."""
 

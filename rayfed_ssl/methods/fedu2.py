@@ -28,20 +28,21 @@ Deviations:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.draws import draw
-from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Term, Weights
-from rayfed_ssl.methods.fedavg import Averaging, Download, ServerState, Upload
+from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Term, Weights, sent
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.fedavg import Averaging, Download, ServerState
 
 MAX_COSINE = 1 - 1e-6
 """Beyond it a point and a tangent point are the same or opposite, where the angle has no gradient."""
@@ -108,15 +109,21 @@ def inner_products(start: Weights, ends: Sequence[Weights]) -> Tensor:
     return total
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
+class Upload(fedavg.Upload):
+    """FedAvg's, of which the server compares all clients' weights."""
+
+    weights: Weights = sent("weights", held=True)
+
+
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FedU2(Averaging):
     """FedAvg with representations spread over the sphere, and a step that suits all clients.
 
     The server holds all uploads of a round at once: it needs every client's weights to weigh each.
     """
 
-    held_fields: ClassVar = ("weights",)
-    secure_sum = property(lambda self: self.aggregator == "mean")
+    sends = property(lambda self: Upload if self.aggregator == "eua" else fedavg.Upload)
     uniformity: NonNegativeFloat = 0.43
     """Strength of FUR; 0 leaves it out."""
     tangent_points: PositiveInt = 6
@@ -151,7 +158,7 @@ class FedU2(Averaging):
             "leave it out to compare with other methods",
         )
 
-    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         """FedAvg's local training with FUR; small clients may do more epochs."""
         if self.max_steps is not None:
             steps = math.ceil(len(client.data) / client.task.batch)
@@ -173,7 +180,9 @@ class FedU2(Averaging):
         directions = normal(self.tangent_points, self.directions, width)
         return self.uniformity * uniformity_loss(F.normalize(projections, dim=1), uniform, points, directions)
 
-    def aggregate(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:
+    def aggregate(
+        self, state: ServerState, uploads: Mapping[int, fedavg.Upload], server: Server
+    ) -> tuple[Weights, Metrics]:
         """EUA; reports ||sum_k lambda_k d_k||, 1 where all clients go one way and 0 where no direction suits all."""
         if self.aggregator == "mean":
             return super().aggregate(state, uploads, server)

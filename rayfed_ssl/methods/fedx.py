@@ -20,7 +20,7 @@ Deviations:
 import dataclasses
 import math
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -79,7 +79,6 @@ def random_anchors(task: Task, data: Shard, draws: Draws) -> Tensor:
 class FedX(Averaging):
     """FedAvg with local and global distillation."""
 
-    secure_sum: ClassVar = True
     local_relation: NonNegativeFloat = 1.0
     """Weight of L_r among the client's own projections; 0 leaves it out."""
     global_contrast: NonNegativeFloat = 1.0

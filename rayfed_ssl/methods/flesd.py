@@ -34,12 +34,12 @@ from rayfed_ssl.aggregation import compression
 from rayfed_ssl.data.public_data import batch_for, check_public
 from rayfed_ssl.method import (
     Client,
+    Declared,
     Empty,
     Encoder,
     Method,
     Metrics,
     Model,
-    Release,
     Rule,
     Server,
     Task,
@@ -76,8 +76,8 @@ class Download:
 class Upload:
     """What a client reveals: how its model sees public samples, in one of three forms; no weights, no sample counts."""
 
-    representations: compression.Packed | None = sent("representations", default=None)
-    similarities: compression.Packed | None = sent("similarities", default=None)
+    representations: compression.Packed | None = sent("representations", release="value", default=None)
+    similarities: compression.Packed | None = sent("similarities", release="value", default=None)
     largest_similarities: compression.SparseRows | None = sent("similarities", default=None)
 
 
@@ -133,6 +133,7 @@ class FLESD(Method):
 
     uploads_follow_weights: ClassVar = True
     needs_public: ClassVar = True
+    sends: ClassVar = Upload
     temperature: PositiveFloat = 0.1
     """tau_T (section 5.1)."""
     student_temperature: PositiveFloat | None = None
@@ -192,14 +193,11 @@ class FLESD(Method):
             )
         return tuple(notes)
 
-    def releases(self) -> Mapping[str, Release]:
-        """Release what a client sends by itself; which similarities are its largest ones has no bound."""
-        if self.keep < 1:
-            raise ValueError(
-                f"privacy.clip cannot bound which similarities are the largest, got method.keep={self.keep:g}: set it to 1"
-            )
-        compression.refuse_rounding(self.upload_format)
-        return {self.upload: "value"}
+    @property
+    def upload_fields(self) -> Mapping[str, Declared]:
+        """One of the three forms; which similarities are a client's largest ones has no bound."""
+        form = self.upload if self.keep == 1 else "largest_similarities"
+        return compression.declared({form: super().upload_fields[form]}, self.upload_format)
 
     def init_server(self, server: Server) -> ServerState:
         """w^(0) <- random weight initialization."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Release, Server, Weights, sent
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, Weights, sent
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,6 @@ class LocalOnly(Method):
     """Train each client alone."""
 
     uploads_follow_weights: ClassVar = True
-
-    def releases(self) -> Mapping[str, Release]:
-        """Nothing is sent."""
-        return {}
 
     def init_server(self, server: Server) -> ServerState:
         """Draw the common start; clients of different architectures draw their own."""

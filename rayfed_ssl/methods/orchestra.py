@@ -70,8 +70,8 @@ class Upload:
     nothing: groups are only about equally full, and in the place of one that ends empty stands a single projection (code).
     """
 
-    local_centroids: Tensor = sent("representations")
-    num_batches: int = sent("statistics")
+    local_centroids: Tensor = sent("representations", held=True)
+    num_batches: int = sent("statistics", weight=True)
     weights: Weights | None = sent("weights", default=None)
 
 
@@ -111,7 +111,7 @@ class Orchestra(fedavg.Averaging):
 
     weighting: ClassVar = "samples"  # type: ignore[misc]
     parts: ClassVar = Parts()  # type: ignore[misc]
-    held_fields: ClassVar = ("local_centroids",)
+    sends: ClassVar = Upload
     takes_old_versions: ClassVar = False  # clients of round 1 send no weights
     local_iterations: PositiveInt = 5
     """How often local centroids move (code)."""
@@ -174,10 +174,6 @@ class Orchestra(fedavg.Averaging):
         temperature = _objective(server.task).temperature
         centroids, metrics = self.cluster_globally(torch.cat(local), state.centroids, temperature)
         return replace(state, centroids=centroids, clustered=True), metrics
-
-    def factor(self, upload: Any) -> float:
-        """p_k up to the common denominator: batches, and not samples (code)."""
-        return float(upload.num_batches)
 
     def cluster_globally(self, local: Tensor, centroids: Tensor, temperature: float) -> tuple[Tensor, Metrics]:
         """Move C until predicted assignments of local centroids are balanced (code: 100 of Sinkhorn's iterations).

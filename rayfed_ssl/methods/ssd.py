@@ -22,7 +22,7 @@ Deviations, where paper and code differ or the code cannot be followed:
 """
 
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -72,7 +72,6 @@ def distillation(features: Tensor, projections: Tensor, temperature: float) -> T
 class SSD(Averaging):
     """FedAlignUniform with soft separation and projector distillation."""
 
-    secure_sum: ClassVar = True
     gamma: NonNegativeFloat = 1.0
     """Weight of the separation."""
     delta: NonNegativeFloat = 0.1

@@ -6,7 +6,7 @@ a quantile: Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning
 Symbols: C clip norm; z noise multiplier; m clients of a cohort, m' of which arrive; gamma quantile; b share of the cohort
 within C.
 
-Each field of an upload that `Method.releases` names is scaled to norm C at most. Of a "difference" the server uses nothing
+Each field of an upload that says how it is released is scaled to norm C at most. Of a "difference" the server uses nothing
 but the sum over the cohort, so each client adds m-th of the variance: the sum of all uploads has noise of z C. That hides a
 client from everybody who sees sums alone, and not from a server that looks at single uploads. A client that drops out takes
 its noise along: m' uploads have noise of z C sqrt(m' / m), and that is counted. A "value" has noise of z C of its own and is
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rayfed_ssl.method import Client, Metrics, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Method, Metrics, Release, Server, Task, Weights, sent
 from rayfed_ssl.privacy.accounting import Accounted, ServerState
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_state, select, with_rule
@@ -107,7 +107,7 @@ def map_fields(function: Callable[[str, Any], Any], message: Any, prefix: str = 
     changes = {}
     for field in fields(message):
         value, name = getattr(message, field.name), prefix + field.name
-        if "kind" not in field.metadata:
+        if "sent" not in field.metadata:
             changes[field.name] = map_fields(function, value, f"{name}.") if is_node(value) else value
         elif value is not None:
             changes[field.name] = function(name, value)
@@ -144,7 +144,7 @@ class ClientLevel(Accounted):
         Raises:
             ValueError: Some field cannot be released, or the fields that `privacy.clip` names are others.
         """
-        bounded = [field for field, how in self.method.releases().items() if how != "constant"]
+        bounded = list(self.releases())
         if not bounded:
             raise ValueError(f"privacy.clip bounds uploads, and {type(self.method).__name__} has none: remove it")
         if not isinstance(self.clip, Mapping):
@@ -156,12 +156,31 @@ class ClientLevel(Accounted):
             )
         return dict(self.clip)
 
+    def releases(self) -> dict[str, Release]:
+        """How each field is released but for a client's weight, which everybody sends as 1.
+
+        Raises:
+            ValueError: How far one client can move a field is not known, or its samples shall weigh it.
+        """
+        name, says = type(self.method).__name__, self.method.upload_fields
+        if unknown := [field for field, declared in says.items() if not (declared.release or declared.weight)]:
+            rows = ", rows of private samples," if says[unknown[0]].private else ""
+            raise ValueError(
+                f"privacy.clip needs to know how far one client can move each field of an upload, and {name} as it is set "
+                f"does not say so of {unknown[0]}{rows}: docs/privacy-budget.md names methods and settings that do"
+            )
+        method: Method | None = self.method
+        while method is not None:
+            if vars(method).get("weighting") == "samples":
+                raise ValueError(
+                    "privacy.clip sends no sample counts, got method.weighting=samples: set method.weighting=uniform"
+                )
+            method = method.inner
+        return {field: declared.release for field, declared in says.items() if declared.release}
+
     def shares(self, task: Task) -> dict[str, float]:
         """Variance of each field's noise in one upload over (z C)^2: 1 / m where only sums are used."""
-        return {
-            field: 1 / task.cohort_size if self.method.releases()[field] == "difference" else 1.0
-            for field in self.clips()
-        }
+        return {field: 1 / task.cohort_size if how == "difference" else 1.0 for field, how in self.releases().items()}
 
     def cost(self, num_arrived: int, task: Task) -> float:
         """Sum over fields of (2 / z)^2, that of sums times m / m', and of the counts."""
@@ -170,12 +189,12 @@ class ClientLevel(Accounted):
 
     def hides_cohort(self, task: Task) -> bool:
         """Whether only sums are used, over a part of the clients."""
-        is_sum = all(how != "value" for how in self.method.releases().values())
+        is_sum = "value" not in self.releases().values()
         return is_sum and task.cohort_size < task.num_clients
 
     def noise_warning(self, task: Task) -> str | None:
         """Say that the noise of the mean of weights, z C sqrt(d) / m, is above C, which no mean of differences exceeds."""
-        if "difference" not in self.method.releases().values():
+        if "difference" not in self.releases().values():
             return None
         sent = select(task.blank(task.encoder).state_dict(), with_rule(self.rules(task), "averaged", "mixed"))
         numbers = sum(value.numel() for value in sent.values() if value.is_floating_point())
@@ -214,13 +233,13 @@ class ClientLevel(Accounted):
         received, clips = (download, self.clips()) if self.quantile is None else (download.inner, download.clips)
         raw, next_state, metrics = super().update_client(received, state, client)
         seed = derive_seed(client.task.seed, Purpose.PRIVACY, round=client.round, participant=client.id)
-        releases, shares, random = self.method.releases(), self.shares(client.task), generator(seed)
+        releases, shares, random = self.releases(), self.shares(client.task), generator(seed)
         norms, within = dict[str, float](), dict[str, float]()
 
         def release(field: str, value: Any) -> Any:
-            if field not in releases:
+            if (declared := self.method.upload_fields.get(field)) is None:
                 raise ValueError(f"privacy.clip does not know how far one client can move {field}: remove privacy.clip")
-            if releases[field] == "constant":
+            if declared.weight:
                 return 1
             origin = reduce(getattr, field.split("."), received) if releases[field] == "difference" else None
             noise = self.noise * math.sqrt(shares[field])

@@ -13,8 +13,7 @@ class Wrapper(Method):
 
     needs_public = property(lambda self: self.method.needs_public)
     averages_weights = property(lambda self: self.method.averages_weights)
-    held_fields = property(lambda self: self.method.held_fields)
-    secure_sum = property(lambda self: self.method.secure_sum)
+    upload_fields = property(lambda self: self.method.upload_fields)
     has_break_even = property(lambda self: self.method.has_break_even)
     method: Method
 

@@ -20,6 +20,7 @@ from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.privacy.wrapper import Wrapper
 from rayfed_ssl.records.manifest import follows_rounds
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.testing.secure_sums import dependence
@@ -170,18 +171,19 @@ def uploads_are_not_hoarded(trial: Trial) -> None:
     """The server reads each upload once, in order, and holds none while it reads on but the one before."""
     federation, first = trial.federation, trial.played[-1]
     uploads = [upload for _, upload in sorted(first.uploads.items())]
-    lazy = LazyUploads(uploads, NUM_UPLOADS, federation.method.held_fields)
+    held = [name.split(".")[-1] for name, declared in federation.method.upload_fields.items() if declared.held]
+    lazy = LazyUploads(uploads, NUM_UPLOADS, held)
     federation.update_server(len(trial.played), first.server_before, lazy)
     for number, (before, client_id) in enumerate(pairwise(lazy.reads), 2):
         demand(
             before < client_id,
             f"uploads are read once, in order, and read {number} was of client {client_id} after client {before}: iterate "
-            "over them once, and keep what later steps need (held_fields)",
+            "over them once, and keep what later steps need, declared sent(..., held=True)",
         )
     demand(
         lazy.in_use.most <= 2,
         f"the server holds {lazy.in_use.most} of {NUM_UPLOADS} uploads at once: sum them up with WeightedMean as they come, "
-        "or name the fields that it needs of all at once in held_fields",
+        "or declare the fields that it needs of all at once with sent(..., held=True)",
     )
 
 
@@ -213,22 +215,28 @@ def old_versions_are_taken(trial: Trial) -> None:
 
 
 def sums_alone_decide(trial: Trial) -> None:
-    """The server's step depends on uploads through their sums alone if, and only if, the method says so (`secure_sum`)."""
+    """The server's step depends on uploads through their sums alone if, and only if, their fields say so (`summed`)."""
     if max(len(round.uploads) for round in trial.played) < 2:
         return
     claimed, found = trial.federation.method.secure_sum, dependence(trial)
-    demand(not claimed or found is None, f"secure_sum says that sums alone decide, and {found}: set it to False")
+    demand(not claimed or found is None, f"fields are summed=True, so sums alone decide, and {found}: leave it out")
     demand(
         claimed or found is not None,
-        "nothing but sums of uploads decides in this run about the server's step, and secure_sum says otherwise: set it to "
-        "True, or play rounds in which it matters",
+        "nothing but sums of uploads decides in this run about the server's step, and fields of the upload say otherwise: "
+        "declare them sent(..., summed=True) in `sends`, or play rounds in which it matters",
     )
 
 
 def messages_are_plain(trial: Trial) -> None:
     """Downloads and uploads hold tensors, numbers, strings and None; each field says its kind, so bytes are counted."""
+    method = trial.federation.method
     for number, round in enumerate(trial.played, 1):
         for client_id, result in round.results.items():
+            undeclared = set(_sent_fields(result.upload)) - set(method.upload_fields)
+            demand(
+                not undeclared or isinstance(method, Wrapper),
+                f"uploads have fields that `sends` of the method has not, {', '.join(sorted(undeclared))}: name their class",
+            )
             for message, direction in ((round.downloads[client_id], "down"), (result.upload, "up")):
                 for path, leaf in leaves(message):
                     plain = leaf is None or type(leaf) in (Tensor, int, float, str)
@@ -243,7 +251,7 @@ def messages_are_plain(trial: Trial) -> None:
 def _sent_fields(message: Any, prefix: str = "") -> Iterator[str]:
     for field in fields(message):
         value = getattr(message, field.name)
-        if is_node(value) and "kind" not in field.metadata:
+        if is_node(value) and "sent" not in field.metadata:
             yield from _sent_fields(value, f"{prefix}{field.name}.")
         elif value is not None:
             yield prefix + field.name

@@ -174,6 +174,8 @@ class HoldsAllUploads(FedAvgM):
 class TakesTheLargest(FedAvgM):
     """Claims, as FedAvgM does, that sums alone decide."""
 
+    sends = Upload
+
     def aggregate(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:
         weights: Weights = {}
         for upload in uploads.values():
@@ -182,12 +184,16 @@ class TakesTheLargest(FedAvgM):
 
 
 class CountsClients(FedAvgM):
+    sends = Upload
+
     def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
         after, metrics = super().update_server(state, uploads, server)
         return after, metrics | {"clients": float(len(uploads))}
 
 
 class WeighsOtherwise(FedAvgM):
+    sends = Upload
+
     def factor(self, upload: Upload) -> float:
         return 1.0
 
@@ -195,8 +201,13 @@ class WeighsOtherwise(FedAvgM):
         return weighted_mean((upload.num_samples, upload.weights) for upload in uploads.values()), {}
 
 
+@dataclass(frozen=True)
+class UploadOfUnknownUse(Upload):
+    weights: Weights = sent("weights")
+
+
 class ClaimsTooLittle(FedAvgM):
-    secure_sum = False
+    sends = UploadOfUnknownUse
 
 
 @dataclass(frozen=True)
@@ -205,9 +216,15 @@ class UploadWithShard(Upload):
 
 
 class SendsAnArray(FedAvgM):
+    sends = UploadWithShard
+
     def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         upload, next_state, metrics = super().update_client(download, state, client)
         return UploadWithShard(upload.weights, upload.num_samples, client.data.rows.numpy()), next_state, metrics
+
+
+class SendsUndeclared(SendsAnArray):
+    sends = Upload
 
 
 class SendsLess(FedAvgM):
@@ -293,13 +310,14 @@ MISTAKES: list[tuple[str, type[Method], str]] = [
     ),
     ("sums_alone_decide", CountsClients, "one upload that stands for all gives another metrics/clients in round 1"),
     ("sums_alone_decide", WeighsOtherwise, "a mixture of uploads with their sums gives another state/weights/"),
-    ("sums_alone_decide", ClaimsTooLittle, "nothing but sums of uploads decides .*: set it to True"),
+    ("sums_alone_decide", ClaimsTooLittle, "nothing but sums of uploads decides .*: declare them"),
     (
         "old_versions_are_taken",
         NeedsTheLastVersion,
         "the server fails: .*an upload is of an earlier round: set it to False",
     ),
     ("messages_are_plain", SendsAnArray, "/shard holds a ndarray"),
+    ("messages_are_plain", SendsUndeclared, "uploads have fields that `sends` of the method has not, shard"),
     ("rules_say_what_is_sent", SendsLess, "rules say that"),
     ("clients_see_their_shards_alone", SeesOtherShards, "depends on others' images"),
     ("losses_fall", Diverges, "does not fall"),
