@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import reduce
+from functools import cache, reduce
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 from traceback import extract_tb
@@ -136,7 +136,9 @@ def short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+@cache
 def _installed(kind: str) -> EntryPoints:
+    """Read what installed packages offer, once in a process: each reading opens a file for each of them."""
     return entry_points(group=f"rayfed_ssl.{kind}s")
 
 

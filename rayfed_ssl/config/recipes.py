@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -58,6 +58,11 @@ def read_shipped(
     names = shipped_names(package)
     if name not in names:
         raise ConfigError(f"there is no {kind} {name!r}{_command_for(Path(name)) or hint(name, names)}")
+    return deepcopy(_shipped(package, name))
+
+
+@cache
+def _shipped(package: str, name: str) -> dict[str, Any]:
     tree: dict[str, Any] = plain_data(shipped_text(package, name))
     return tree
 

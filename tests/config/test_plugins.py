@@ -208,7 +208,7 @@ def test_an_instance_or_an_inner_method_may_come_from_outside(tiny: TinyConfig):
 
 def test_an_installed_package_offers_a_name(tiny: TinyConfig, monkeypatch: pytest.MonkeyPatch):
     point = EntryPoint("halved", "outside_module:Halved", "rayfed_ssl.methods")
-    monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints([point]).select(group=group))
+    monkeypatch.setattr(plugins, "_installed", lambda kind: EntryPoints([point]).select(group=f"rayfed_ssl.{kind}s"))
     assert "halved" in plugins.names("method", {})
     assert tiny("fedavg", "method=halved", "method.damping=0.75").dump()["method"]["name"] == "halved"
     with pytest.raises(ConfigError, match="unknown method 'halvd': did you mean 'halved'"):
