@@ -67,9 +67,10 @@ class Declared:
     weight: bool = False
     release: Release | None = None
 
-    def one_by_one(self) -> "Declared":
-        """Say the same of a field that the server looks at one by one, and of which no bound is known."""
-        return dataclasses.replace(self, summed=False, release=None)
+
+def one_by_one(fields: Mapping[str, Declared]) -> dict[str, Declared]:
+    """Say the same of fields that the server looks at one by one, and of which no bound is known."""
+    return {name: dataclasses.replace(says, summed=False, release=None) for name, says in fields.items()}
 
 
 def sent(
@@ -216,7 +217,7 @@ class Method(Validated, ABC):
             next((i for i, owner in enumerate(order) if name in vars(owner)), len(order)) for name in names
         )
         says = {f.name: f.metadata["sent"] for f in dataclasses.fields(self.sends) if "sent" in f.metadata}
-        return says if sends <= min(steps) else {name: declared.one_by_one() for name, declared in says.items()}
+        return says if sends <= min(steps) else one_by_one(says)
 
     @property
     def secure_sum(self) -> bool:
@@ -314,5 +315,6 @@ __all__ = [
     "Task",
     "Term",
     "Weights",
+    "one_by_one",
     "sent",
 ]

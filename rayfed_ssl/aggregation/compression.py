@@ -1,14 +1,11 @@
 """Smaller uploads: number formats and sparse rows. What is packed here is what crosses the client's boundary."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
-
-from rayfed_ssl.method import Declared
 
 Format: TypeAlias = Literal["fp32", "fp16", "int8"]
 
@@ -44,11 +41,6 @@ def unpack(packed: Packed) -> Tensor:
     """Restore float32 [N, D] up to the format's rounding."""
     values = packed.values.float()
     return values if packed.scales is None else values * packed.scales.unsqueeze(1)
-
-
-def declared(fields: Mapping[str, Declared], format: Format) -> Mapping[str, Declared]:
-    """Say the same of fields in a format: rounded numbers have no exact sum, and scales that tell what they were."""
-    return fields if format == "fp32" else {name: says.one_by_one() for name, says in fields.items()}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation import compression
-from rayfed_ssl.method import Client, Declared, Empty, Encoder, Method, Metrics, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Declared, Empty, Encoder, Method, Metrics, Server, Task, Weights, one_by_one, sent
 from rayfed_ssl.methods.local_only import ClientState, own_encoders
 from rayfed_ssl.trees import frozen, tensor_mean
 
@@ -88,7 +88,8 @@ class FedMD(Method):
     @property
     def upload_fields(self) -> Mapping[str, Declared]:
         """Exact numbers have a sum, and rounded ones a scale that tells what they were before noise."""
-        return compression.declared(super().upload_fields, self.upload_format)
+        says = super().upload_fields
+        return says if self.upload_format == "fp32" else one_by_one(says)
 
     def init_server(self, server: Server) -> ServerState:
         """Begin without a consensus."""

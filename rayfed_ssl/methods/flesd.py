@@ -44,6 +44,7 @@ from rayfed_ssl.method import (
     Server,
     Task,
     Weights,
+    one_by_one,
     sent,
 )
 from rayfed_ssl.methods.local_only import ClientState, own_encoders
@@ -197,7 +198,8 @@ class FLESD(Method):
     def upload_fields(self) -> Mapping[str, Declared]:
         """One of the three forms; which similarities are a client's largest ones has no bound."""
         form = self.upload if self.keep == 1 else "largest_similarities"
-        return compression.declared({form: super().upload_fields[form]}, self.upload_format)
+        says: dict[str, Declared] = {form: super().upload_fields[form]}
+        return says if self.upload_format == "fp32" else one_by_one(says)
 
     def init_server(self, server: Server) -> ServerState:
         """w^(0) <- random weight initialization."""
