@@ -39,6 +39,7 @@ from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest, nbytes
 from rayfed_ssl.verification import verify_run
 from tests.stopping import Stop, StopAt
+from tests.test_verification import change_table
 
 Tiny = Callable[..., Config]
 
@@ -453,6 +454,24 @@ def test_a_missing_file_of_a_run_is_called_so(copy: Path, name: str, message: st
     (copy / name).unlink()
     with pytest.raises(ConfigError, match=message):
         RunRecord.open(copy).config()
+
+
+@pytest.mark.parametrize(("name", "value"), [("knn", -1.0), ("knn", float("nan")), ("steps", float("inf"))])
+def test_numbers_that_no_run_measures_are_refused_where_they_are_read(copy: Path, name: str, value: float):
+    def change(rows: list[dict[str, Any]]) -> None:
+        next(row for row in rows if row["name"] == name)["value"] = value
+
+    change_table(copy / "metrics.parquet", change)
+    with pytest.raises(ConfigError, match=rf"is damaged \(it has {value:g} for {name}\): restore it"):
+        RunRecord.open(copy)
+
+
+def test_a_start_with_an_impossible_accuracy_is_refused(copy: Path):
+    manifest = json.loads((copy / "run.json").read_text())
+    manifest["starts"]["cnn"] = {"diag_alignment": 7.0, "linear": 1.5}
+    (copy / "run.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match=r"is damaged \(it has 1\.5 for linear\)"):
+        RunRecord.open(copy)
 
 
 def test_a_mistake_in_a_runs_configuration_names_its_file(copy: Path):

@@ -20,7 +20,7 @@ from actors.cluster.address import check_address, local_nodes, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.machine import Node, gpu_memory
 from actors.cluster.mps import MpsDaemon, is_available
-from actors.cluster.private_ray import free_port, needed_processes, options
+from actors.cluster.private_ray import PORT, exported, free_ports, needed_processes, options
 from actors.cluster.stale_sessions import MPS, SessionDirectory, kill_processes, remove_stale_sessions
 from actors.errors import ClusterError, first_line
 from rayfed_ssl.processor import PORTABLE, is_portable
@@ -31,6 +31,9 @@ START_TIMEOUT = 120.0
 
 JOIN_TIMEOUT = 25.0
 """Seconds that a running Ray may take to accept this process; it takes less than one, and refuses a token after 20."""
+
+SILENT = "RAY_BACKEND_LOG_LEVEL", "fatal"
+"""A variable that keeps Ray's C++ part from writing to this process' stderr, such as of objects that a dead node held."""
 
 BUSY = 4
 """Processes that wait for each core from which on a start that failed is put down to the load."""
@@ -171,7 +174,7 @@ def _begin(num_cpus: int, num_workers: int | None, mps: str = "off") -> _Start:
     cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
     _use_token()
-    contexts = [free_port(), needed_processes(num_workers)]
+    contexts = [exported(PORT, str(free_ports(1)[0])), needed_processes(num_workers)]
     if mps != "off":
         _start_mps(cluster, MpsDaemon(directory.path / MPS, is_required=mps == "on"))
         contexts += [cluster.health.mps.exported()] if cluster.health.mps else []
@@ -208,7 +211,7 @@ def _join(address: str, timeout: float) -> Cluster:
         _use_token()
     cluster = Cluster(owned=True)
     with _silent_stderr():
-        reason = _wait(_init({"address": address, **_environment()}, cluster), timeout)
+        reason = _wait(_init({"address": address, **_environment()}, cluster, exported(*SILENT)), timeout)
     if reason:
         raise ClusterError(
             f"cannot join the Ray at {address} ({reason}): compare Ray's and Python's versions, RAY_AUTH_MODE and "

@@ -17,7 +17,7 @@ from actors.cluster.machine import MIN_STORE, SHARED_MEMORY, free_shared_memory,
 from rayfed_ssl.resources import free_memory
 
 PORT = "RAY_GCS_SERVER_PORT"
-"""Where Ray reads the port of a head that it starts."""
+"""Where Ray reads the port of a head that it starts: while it waits for a port of its own choice it blocks all threads."""
 
 QUIET = {
     "enable_metrics_collection": False,
@@ -38,16 +38,16 @@ PRELOADED: dict[str, Any] = {
 
 
 @contextmanager
-def free_port() -> Iterator[None]:
-    """Choose the port of Ray's head: while Ray waits for a port of its own choice it blocks all threads."""
-    if PORT in os.environ:
+def exported(name: str, value: str) -> Iterator[None]:
+    """Set a variable that Ray reads while it starts, unless the user has set it."""
+    if name in os.environ:
         yield
         return
-    os.environ[PORT] = str(free_ports(1)[0])
+    os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ[PORT]
+        del os.environ[name]
 
 
 AGENT_PORTS = ("metrics_agent_port", "runtime_env_agent_port", "metrics_export_port", "dashboard_agent_listen_port")

@@ -109,6 +109,10 @@ def open_store(path: Path, notes: tuple[str, ...] = ()) -> Dataset:
         train, test = (_image_set(path, split, header) for split in ("train", "test"))
         more = (tuple(header["skipped"]), int(header["shared"]), bool(header["has_test"]))
         notes += tuple(header["notes"])
+        if strange := [
+            text for text in (header["name"], header["fingerprint"], *train.classes) if type(text) is not str
+        ]:
+            raise TypeError(f"its header has {strange[0]!r:.80} for a name")
         return Dataset(header["name"], train, test, header["fingerprint"], *more, notes)
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"no usable store at {path} on this machine ({error}): open the dataset again") from error

@@ -10,6 +10,7 @@ import pyarrow as pa
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Evaluation, RoundOutcome
 from rayfed_ssl.engine.run_watch import RoundLosses
+from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.manifest import RoundEntry
 
@@ -29,6 +30,9 @@ LEDGER = pa.schema(
 
 EVALUATION_SECONDS = "evaluation_seconds"
 """The name under which every scoring has a row, whatever it could score."""
+
+MAX_STEPS = 1 << 53
+"""Steps of a client in a round that a float counts exactly."""
 
 Row = dict[str, Any]
 
@@ -103,6 +107,17 @@ def lost_round(rounds: Sequence[RoundEntry], metrics: Sequence[Row], ledger: Seq
     for entry in rounds:
         if any(held[name][entry.round] < number for name, number in entry.rows):
             return entry.round
+    return None
+
+
+def impossible(rows: Sequence[Row], starts: Mapping[str, Metrics]) -> str | None:
+    """Find the first accuracy that is none in [0, 1], or number of steps that no run takes; None where all can be."""
+    accuracies = {name for name in {row["name"] for row in rows} if is_score(name)}
+    measured = [(row["name"], row["value"]) for row in rows if row["name"] in accuracies or row["name"] == "steps"]
+    measured += [(name, value) for scores in starts.values() for name, value in scores.items() if is_score(name)]
+    for name, value in measured:
+        if not 0 <= value <= (MAX_STEPS if name == "steps" else 1):
+            return f"it has {value:g} for {name}"
     return None
 
 

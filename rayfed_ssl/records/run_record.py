@@ -46,6 +46,7 @@ from rayfed_ssl.records.metric_rows import (
     METRICS,
     Row,
     entry_rows,
+    impossible,
     ledger_rows,
     lost_round,
     metric_rows,
@@ -148,6 +149,8 @@ class RunRecord(Observer):
             raise ConfigError(
                 f"{directory} is damaged (rows of round {missing} are missing): restore it from a copy, or start a new run"
             )
+        if tables and (wrong := impossible(record.metrics, record.manifest.starts)):
+            raise ConfigError(f"{directory} is damaged ({wrong}): restore it from a copy, or start a new run")
         return record
 
     def locked(self) -> AbstractContextManager[None]:

@@ -19,6 +19,7 @@ import os, sys, tempfile
 os.environ.update(
     RAY_health_check_initial_delay_ms="1000", RAY_health_check_period_ms="1000",
     RAY_health_check_timeout_ms="2000", RAY_health_check_failure_threshold="3",
+    RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64,  # else a token in the user's home is sent to nodes that ask for none
 )
 # Ray's test cluster writes its address below here and does not make the directory, which a bare machine lacks.
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="n", dir="/tmp")
@@ -69,6 +70,7 @@ def test_a_node_that_dies_in_a_round_changes_no_bit(tiny, tmp_path):
     assert (sha256, nodes_left) == (wanted, "1")
     assert int(repeated) >= 1
     assert noise == []
+    assert "core_worker" not in ended.stderr
 
 
 NATIVE_CLUSTER = """

@@ -102,7 +102,7 @@ def table_rows(page: str, head: str) -> list[list[str]]:
     """The cells of the table that begins with this head."""
     text = (claims.DOCS / page).read_text()
     lines = text[text.index(head) :].split("\n\n", 1)[0].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
 
 
 def test_the_tables_of_attacks_are_those_of_the_file() -> None:
@@ -126,3 +126,43 @@ def test_the_seeds_that_would_decide_follow_from_the_columns_shown() -> None:
     assert len(rows) > 10
     for name, seen, deviation, seeds in rows:
         assert claims.seeds_needed(float(seen.split()[0]), float(deviation)) == int(seeds.replace(",", "")), name
+
+
+SCORES = {
+    "| | kNN after 30 epochs | kNN after 100": (
+        "long-training",
+        claims.SEEDS,
+        {1: "knn_30", 2: "knn_100", 3: "linear"},
+    ),
+    "| | epochs of the shorter run": ("long-training-200", (0,), {4: "knn_200", 5: "linear_200"}),
+}
+"""Head of a table of docs/claims.md -> its file, its seeds, and the score in each column."""
+
+
+@pytest.mark.parametrize("head", SCORES)
+def test_the_tables_of_long_training_are_those_of_the_file(head: str) -> None:
+    file, seeds, columns = SCORES[head]
+    table = claims.read(file)
+    for name, *cells in table_rows("claims.md", head):
+        for column, score in columns.items():
+            values = [table[name][seed][score] for seed in seeds]
+            assert MeanStd.of(values).text(symbol=False) == cells[column - 1], (name, score)
+
+
+def test_the_benchmarks_table_is_that_of_the_file_where_it_has_every_seed() -> None:
+    table, split, compared = claims.read("benchmark-cifar10"), "", 0
+    for named, system, linear, difference, knn, _, _ in table_rows("benchmark.md", "| split | system | linear |"):
+        split = named or split
+        row = table.get(f"{system}, {split}", {})
+        for score, cell in (("linear", linear), ("knn", knn)):
+            values = [row[seed][score] for seed in claims.SEEDS if score in row.get(seed, {})]
+            if len(values) == len(claims.SEEDS):
+                assert MeanStd.of(values).text(symbol=False) == cell, (split, system)
+                compared += 1
+        found = (
+            dict(claims.differences(table, f"{system}, {split}", f"FedSimCLR, {split}", claims.SEEDS)) if row else {}
+        )
+        if difference and "linear" in found and found["linear"].n == len(claims.SEEDS):
+            assert found["linear"].text == difference, (split, system)
+            compared += 1
+    assert compared > 25

@@ -89,6 +89,8 @@ def test_a_store_that_is_missing_or_cut_short_is_noticed_and_replaced(tmp_path):
         {"train": {"count": 2**40, "shape": [3, 5, 4], "groups": []}},
         {"classes": 3},
         {"classes": [1, 2]},
+        {"name": [["nested"]]},
+        {"fingerprint": None},
         {"test": {}},
     ],
 )

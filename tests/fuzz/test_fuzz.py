@@ -36,9 +36,7 @@ from tune.studies.results.summary import write_results
 Mutation = Callable[[bytes, Random], bytes]
 
 STATES = "evaluate run;diagnose run;replay run --round 2 --client 0;resume run -q;report run"
-ENCODER = (
-    "export run out.safetensors;report run --embedding tsne;evaluate run/encoders/global.safetensors --protocol knn"
-)
+ENCODER = "export run out.safetensors;report run;evaluate run/encoders/global.safetensors --protocol knn"
 RUN = f"compare run;evaluate run --protocol knn;verify run -q;{STATES};{ENCODER}"
 SWEEP = "sweep --status sweep;report sweep"
 DATA = "partition recipe.yaml data.name="
