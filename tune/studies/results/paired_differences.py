@@ -8,82 +8,88 @@ from typing import Any
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary, summarize
 from tune.studies.definition.schema import COLUMN, ROW, Goal, StudyFile, slug
+from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.results.results import Difference, ScoreResult, TableCell, TableResult, TrialResult
 from tune.studies.results.trial_results import best_of, error_of, is_better, read_results
+from tune.studies.search.search import Search
 
 CONFIDENCE = 0.95
 
 RANDOM = "Random encoder"
 """The row of what the baseline's runs start from."""
 
-SEARCHES, ROWS = "search", "rows"
-"""Directories of the studies that tune rows, and that run them."""
+SEARCHES = "search"
+"""Directory of the studies that tune rows."""
 
 
-def opened(directory: Path, file: StudyFile) -> Iterator[tuple[str, StudyDirectory]]:
-    """Open the studies of the rows that have one."""
-    for name in file.rows:
-        if (directory / slug(name) / "study.json").is_file():
-            yield name, StudyDirectory.open(directory / slug(name))
+def read_searches(
+    directory: Path, study: StudyFile, *, trust: bool = False
+) -> Iterator[tuple[str, Sequence[TrialResult], TrialResult | None]]:
+    """Read the search of each row that has one: its trials, and the best of them."""
+    for name in study.rows:
+        if (directory / SEARCHES / slug(name) / "study.json").is_file():
+            search = StudyDirectory.open(directory / SEARCHES / slug(name), trust=trust)
+            search.check_trusted()  # what was chosen may name code
+            trials = read_results(search, search.study)
+            yield name, trials, best_of(trials, search.study.goals)
 
 
-def read_chosen(directory: Path, file: StudyFile, failures: list[str]) -> dict[str, dict[str, Any]]:
-    """Read what each search chose, and add a line for each of which trials failed."""
-    chosen = {}
-    for name, search in opened(directory / SEARCHES, file):
-        trials = read_results(search, search.study)
-        if (best := best_of(trials, search.study.goals)) is not None:
-            chosen[name] = dict(best.point)
-        if failed := [trial for trial in trials if trial.state == "failed"]:
-            failures.append(f"search for {name}: {len(failed)} of {len(trials)} trials failed ({failed[0].reason})")
-    return chosen
+def read_systems(directory: StudyDirectory, study: Study) -> list[TrialResult]:
+    """Read each row in each column from its runs that have ended, and what the baseline's runs start from.
 
-
-def read_systems(directory: Path, file: StudyFile, failures: list[str]) -> list[TrialResult]:
-    """Read each row in each column, and what the baseline's runs start from; add a line for each that failed."""
+    Runs of rows and seeds that earlier calls asked for count too.
+    """
+    summaries = [summarize(RunRecord.open(file.parent)) for file in sorted(directory.runs.glob("*/run.json"))]
+    ended = {summary.directory.name: summary for summary in summaries if summary.finished}
+    search = Search(study.model_copy(update={"seeds": tuple(sorted({run.config.seed for run in ended.values()}))}))
+    while search.next() is not None:
+        pass
+    asked = {trial.label: trial for trial in read_results(directory, directory.study)}
     systems: list[TrialResult] = []
-    for name, row in opened(directory / ROWS, file):
-        for trial in read_results(row, row.study):
-            column = trial.point.get(COLUMN, "all")
-            if trial.state == "failed":
-                failures.append(f"{name}, {column}: {trial.reason}")
-            ended = [summary for run in trial.runs if (summary := _ended(row.path / run)) is not None]
-            runs = [str(run.directory.relative_to(directory)) for run in ended]
-            made = {"runs": runs, "digests": [run.state_sha256 for run in ended]}
-            systems.append(_system(trial, name, column, ended, Summary.headline).model_copy(update=made))
-            if name == file.baseline:
-                nothing = {"runs": [], "bytes": 0.0, "seconds": 0.0}
-                systems.append(_system(trial, RANDOM, column, ended, Summary.start).model_copy(update=nothing))
-    return [system.model_copy(update={"number": number}) for number, system in enumerate(systems)]
-
-
-def _ended(run: Path) -> Summary | None:
-    if not (run / "run.json").is_file():
-        return None
-    summary = summarize(RunRecord.open(run))
-    return summary if summary.finished else None
+    for trial in search.trials:
+        row, label = study.rows[trial.point[ROW]], study.label(trial.point)
+        runs = [ended[name] for name in trial.names if name in ended and (row.chosen or not row.tune)]
+        if label in asked or runs:
+            point = {COLUMN: "all"} | trial.point
+            system = _system(len(systems), label, point, runs, Summary.headline)
+            made = {
+                "runs": [f"runs/{run.directory.name}" for run in runs],
+                "digests": [run.state_sha256 for run in runs],
+            }
+            state = {} if label not in asked else {"state": asked[label].state, "reason": asked[label].reason}
+            systems.append(system.model_copy(update=made | state))
+            if trial.point[ROW] == study.baseline:
+                start = _system(len(systems), RANDOM, point | {ROW: RANDOM}, runs, Summary.start)
+                systems.append(start.model_copy(update={"bytes": 0.0, "seconds": 0.0}))
+    return systems
 
 
 def _system(
-    trial: TrialResult,
-    row: str,
-    column: str,
-    ended: Sequence[Summary],
+    number: int,
+    label: str,
+    point: dict[str, Any],
+    runs: Sequence[Summary],
     read: Callable[[Summary, str], float | None],
 ) -> TrialResult:
-    """Describe a row in a column by those of its runs that have ended, whose scores `read` gives."""
-    names = dict.fromkeys(name for run in ended for scores in run.scores.values() for name in scores)
-    values = {name: [value for run in ended if (value := read(run, name)) is not None] for name in names}
-    changes: dict[str, Any] = {
-        "label": f"{row}, {column}",
-        "point": {ROW: row, COLUMN: column},
-        "seeds": [run.config.seed for run in ended],
-        "bytes": fmean(run.bytes_up + run.bytes_down for run in ended) if ended else 0.0,
-        "seconds": fmean(run.seconds for run in ended) if ended else 0.0,
-        "values": {name: ScoreResult.of(each) for name, each in values.items() if len(each) == len(ended)},
-    }
-    return trial.model_copy(update=changes)
+    """Describe a row in a column by its runs, whose scores `read` gives."""
+    names = dict.fromkeys(name for run in runs for scores in run.scores.values() for name in scores)
+    values = {name: [value for run in runs if (value := read(run, name)) is not None] for name in names}
+    return TrialResult(
+        number=number,
+        label=label,
+        point=point,
+        state="complete",
+        reason="",
+        seeds=[run.config.seed for run in runs],
+        runs=[],
+        reached=min((run.rounds for run in runs), default=0),
+        rounds=runs[0].config.rounds if runs else None,
+        bytes=fmean(run.bytes_up + run.bytes_down for run in runs) if runs else 0.0,
+        seconds=fmean(run.seconds for run in runs) if runs else 0.0,
+        samples=min((run.samples for run in runs), default=0),
+        values={name: ScoreResult.of(each) for name, each in values.items() if len(each) == len(runs)},
+    )
 
 
 def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:

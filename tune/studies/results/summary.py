@@ -10,7 +10,7 @@ from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.trial_table import unit_of
 from tune.studies.results.best_settings import BEST, chosen_by, recipes_of, write_recipes
-from tune.studies.results.paired_differences import compared, read_chosen, read_systems, system_table
+from tune.studies.results.paired_differences import compared, read_searches, read_systems, system_table
 from tune.studies.results.published import (
     agreement_of,
     published_remarks,
@@ -26,6 +26,8 @@ from tune.terminal import echo, print_json, print_table
 def summarize_study(directory: StudyDirectory) -> StudyResults:
     """Read the results of a study so far, without figures."""
     study, record = directory.study, directory.record
+    if study.kind == "benchmark":
+        return _compared(directory)
     trials = list(read_results(directory, study))
     remarks = _remarks(study, trials, record.finished is not None)
     remarks += [record.inherited_from] if record.inherited_from else []
@@ -129,12 +131,16 @@ def _beside_published(study: Study, results: StudyResults) -> StudyResults:
     return results.model_copy(update=changes)
 
 
-def summarize_benchmark(directory: Path, study: Study, command: str) -> StudyResults:
-    """Compare the rows by the runs that have ended, whichever command ran them."""
-    failures: list[str] = []
+def _compared(directory: StudyDirectory) -> StudyResults:
+    """Compare the rows of a benchmark by all runs that have ended."""
+    study = directory.study.model_copy(update={"only_rows": None})
     score, baseline = study.goals[0].score, str(study.baseline)
-    trials = compared(read_systems(directory, study, failures), baseline, score)
-    chosen = read_chosen(directory, study, failures)
+    trials = compared(read_systems(directory, study), baseline, score)
+    failures = [f"{trial.label}: {trial.reason}" for trial in trials if trial.state == "failed"]
+    for name, tried, _ in read_searches(directory.path, study, trust=directory.trusted):
+        if failed := [trial for trial in tried if trial.state == "failed"]:
+            failures.append(f"search for {name}: {len(failed)} of {len(tried)} trials failed ({failed[0].reason})")
+    chosen = {name: row.chosen for name, row in study.rows.items() if row.chosen}
     columns = dict.fromkeys(trial.point[COLUMN] for trial in trials)
     changes = {
         "tables": [system_table(trials, column, score, baseline) for column in columns],
@@ -143,7 +149,7 @@ def summarize_benchmark(directory: Path, study: Study, command: str) -> StudyRes
         "failures": failures,
         "remarks": [f"Not complete: {line}" for line in failures],
     }
-    return _results(study, command, trials).model_copy(update=changes)
+    return _results(study, directory.record.command, trials).model_copy(update=changes)
 
 
 def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]]) -> list[TableResult]:
@@ -161,19 +167,14 @@ def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, An
 
 def write_results(directory: StudyDirectory) -> StudyResults:
     """Write tables, recipes and figures of a study, as far as it is; the same rows give the same files."""
-    results = summarize_study(directory)
-    write_recipes(directory.path, directory.study, results)
-    return store(directory.study, results, directory.path)
-
-
-def store(study: Study, results: StudyResults, directory: Path) -> StudyResults:
-    """Write `results.json` and `table.md`, before the figures, which may fail, and after them."""
     from tune.studies.results.figures import draw_study
 
-    _write(results, directory)
-    figures, undrawn = draw_study(study, results, directory)
+    study, path, results = directory.study, directory.path, summarize_study(directory)
+    write_recipes(path, study, results)
+    _write(results, path)  # before the figures, which may fail
+    figures, undrawn = draw_study(study, results, path)
     results = results.model_copy(update={"figures": figures, "remarks": [*results.remarks, *undrawn]})
-    _write(results, directory)
+    _write(results, path)
     return results
 
 
