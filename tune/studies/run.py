@@ -114,9 +114,9 @@ class StudyRequest:
         asked = {"only_rows": self.rows and list(self.rows), "only_columns": self.columns and list(self.columns)}
         file |= {} if self.seeds is None else {"seeds": list(self.seeds)}
         if self.kind == "benchmark":
-            for name, _, best in read_searches(self.directory, study, trust=self.trust):
-                chosen = {} if best is None else {"chosen": dict(best.point)}
-                file["rows"][name] = (file["rows"][name] or {}) | chosen
+            for name, search in read_searches(self.directory, study, trust=self.trust):
+                chosen = [trial.point for trial in search.trials if trial.number == search.best]
+                file["rows"][name] = (file["rows"][name] or {}) | ({"chosen": chosen[0]} if chosen else {})
             return self._of(study, file, **asked)
         one_dataset(study)
         missing = absent(study)

@@ -1,17 +1,21 @@
 """Rows compared with a baseline: means over seeds, paired differences, ranks and costs, from all runs that have ended."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.summary import Summary, summarize
+from rayfed_ssl.reports.html.sources import read_model
+from rayfed_ssl.reports.summary import summarize
 from tune.studies.definition.schema import COLUMN, ROW, Goal, StudyFile, slug
 from tune.studies.definition.study import Study
+from tune.studies.definition.trial_configs import RUN
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.results import Difference, ScoreResult, TableCell, TableResult, TrialResult
-from tune.studies.results.trial_results import best_of, error_of, is_better, read_results
+from tune.studies.execution.scores import TrialRows, record_trials
+from tune.studies.execution.trial_table import Row
+from tune.studies.results.results import Difference, StudyResults, TableCell, TableResult, TrialResult
+from tune.studies.results.trial_results import error_of, is_better, results_of
 from tune.studies.search.search import Search
 
 CONFIDENCE = 0.95
@@ -23,16 +27,13 @@ SEARCHES = "search"
 """Directory of the studies that tune rows."""
 
 
-def read_searches(
-    directory: Path, study: StudyFile, *, trust: bool = False
-) -> Iterator[tuple[str, Sequence[TrialResult], TrialResult | None]]:
-    """Read the search of each row that has one: its trials, and the best of them."""
+def read_searches(directory: Path, study: StudyFile, *, trust: bool = False) -> Iterator[tuple[str, StudyResults]]:
+    """Read the results of the search of each row that has some."""
     for name in study.rows:
-        if (directory / SEARCHES / slug(name) / "study.json").is_file():
-            search = StudyDirectory.open(directory / SEARCHES / slug(name), trust=trust)
-            search.check_trusted()  # what was chosen may name code
-            trials = read_results(search, search.study)
-            yield name, trials, best_of(trials, search.study.goals)
+        search = directory / SEARCHES / slug(name)
+        if (search / "results.json").is_file():
+            StudyDirectory.open(search, trust=trust).check_trusted()  # what was chosen may name code
+            yield name, read_model(search / "results.json", StudyResults)
 
 
 def read_systems(directory: StudyDirectory, study: Study) -> list[TrialResult]:
@@ -40,56 +41,24 @@ def read_systems(directory: StudyDirectory, study: Study) -> list[TrialResult]:
 
     Runs of rows and seeds that earlier calls asked for count too.
     """
-    summaries = [summarize(RunRecord.open(file.parent)) for file in sorted(directory.runs.glob("*/run.json"))]
-    ended = {summary.directory.name: summary for summary in summaries if summary.finished}
-    search = Search(study.model_copy(update={"seeds": tuple(sorted({run.config.seed for run in ended.values()}))}))
+    seeds = {int(name[1]) for run in directory.runs.glob("*/run.json") if (name := RUN.fullmatch(run.parent.name))}
+    search = Search(study.model_copy(update={"seeds": tuple(sorted(seeds))}))
     while search.next() is not None:
         pass
-    asked = {trial.label: trial for trial in read_results(directory, directory.study)}
-    systems: list[TrialResult] = []
-    for trial in search.trials:
-        row, label = study.rows[trial.point[ROW]], study.label(trial.point)
-        runs = [ended[name] for name in trial.names if name in ended and (row.chosen or not row.tune)]
-        if label in asked or runs:
-            point = {COLUMN: "all"} | trial.point
-            system = _system(len(systems), label, point, runs, Summary.headline)
-            made = {
-                "runs": [f"runs/{run.directory.name}" for run in runs],
-                "digests": [run.state_sha256 for run in runs],
-            }
-            state = {} if label not in asked else {"state": asked[label].state, "reason": asked[label].reason}
-            systems.append(system.model_copy(update=made | state))
-            if trial.point[ROW] == study.baseline:
-                start = _system(len(systems), RANDOM, point | {ROW: RANDOM}, runs, Summary.start)
-                systems.append(start.model_copy(update={"bytes": 0.0, "seconds": 0.0}))
-    return systems
+    rows = TrialRows(directory.runs).of(search.study, record_trials(search))
+    ended = [row | {"state": "complete", "point": {COLUMN: "all"} | row["point"]} for row in rows if row["finished"]]
+    starts = [_at_start(directory.path, row) for row in ended if row["point"][ROW] == study.baseline]
+    nothing: dict[str, Any] = {"runs": [], "digests": []}
+    systems = list(results_of(study, ended))
+    systems += [system.model_copy(update=nothing) for system in results_of(study, starts)]
+    return [system.model_copy(update={"number": number}) for number, system in enumerate(systems)]
 
 
-def _system(
-    number: int,
-    label: str,
-    point: dict[str, Any],
-    runs: Sequence[Summary],
-    read: Callable[[Summary, str], float | None],
-) -> TrialResult:
-    """Describe a row in a column by its runs, whose scores `read` gives."""
-    names = dict.fromkeys(name for run in runs for scores in run.scores.values() for name in scores)
-    values = {name: [value for run in runs if (value := read(run, name)) is not None] for name in names}
-    return TrialResult(
-        number=number,
-        label=label,
-        point=point,
-        state="complete",
-        reason="",
-        seeds=[run.config.seed for run in runs],
-        runs=[],
-        reached=min((run.rounds for run in runs), default=0),
-        rounds=runs[0].config.rounds if runs else None,
-        bytes=fmean(run.bytes_up + run.bytes_down for run in runs) if runs else 0.0,
-        seconds=fmean(run.seconds for run in runs) if runs else 0.0,
-        samples=min((run.samples for run in runs), default=0),
-        values={name: ScoreResult.of(each) for name, each in values.items() if len(each) == len(runs)},
-    )
+def _at_start(directory: Path, row: Row) -> Row:
+    """Describe a run before its first round, as the random encoder's."""
+    summary = summarize(RunRecord.open(directory / row["run"]))
+    scores = {name: summary.start(name.removeprefix("score.")) for name in row if name.startswith("score.")}
+    return row | {"point": row["point"] | {ROW: RANDOM}, "bytes": 0, "seconds": 0.0} | scores
 
 
 def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:

@@ -65,7 +65,7 @@ class TrialResult(StrictModel):
         published: The paper's number, and `difference` ours minus that, both in the study's unit.
         unlike: Why ours and the published number are not compared: another dataset or score.
         rank: Of its mean in its column, from 1, and `versus` the baseline, in a benchmark.
-        digests: The `state_sha256` of each run of a benchmark.
+        digests: The `state_sha256` of each run.
     """
 
     number: int

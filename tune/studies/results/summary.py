@@ -28,7 +28,7 @@ def summarize_study(directory: StudyDirectory) -> StudyResults:
     study, record = directory.study, directory.record
     if study.kind == "benchmark":
         return _compared(directory)
-    trials = list(read_results(directory, study))
+    trials = list(read_results(directory))
     remarks = _remarks(study, trials, record.finished is not None)
     remarks += [record.inherited_from] if record.inherited_from else []
     best, front = best_of(trials, study.goals), front_of(trials, study.goals)
@@ -136,10 +136,11 @@ def _compared(directory: StudyDirectory) -> StudyResults:
     study = directory.study.model_copy(update={"only_rows": None})
     score, baseline = study.goals[0].score, str(study.baseline)
     trials = compared(read_systems(directory, study), baseline, score)
-    failures = [f"{trial.label}: {trial.reason}" for trial in trials if trial.state == "failed"]
-    for name, tried, _ in read_searches(directory.path, study, trust=directory.trusted):
-        if failed := [trial for trial in tried if trial.state == "failed"]:
-            failures.append(f"search for {name}: {len(failed)} of {len(tried)} trials failed ({failed[0].reason})")
+    failures = [
+        f"{study.label(each.point)}: {each.reason}" for each in directory.record.trials if each.state == "failed"
+    ]
+    for name, search in read_searches(directory.path, study, trust=directory.trusted):
+        failures += [f"search for {name}, {line}" for line in search.failures]
     chosen = {name: row.chosen for name, row in study.rows.items() if row.chosen}
     columns = dict.fromkeys(trial.point[COLUMN] for trial in trials)
     changes = {
