@@ -11,7 +11,7 @@ from typing import Any
 from rayfed_ssl.config.privacy import Privacy
 from rayfed_ssl.config.recipes import flatten
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.formats import MeanStd, yaml_text
+from rayfed_ssl.formats import MeanStd, value_text
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary
 
@@ -108,7 +108,7 @@ def differing_settings(groups: Sequence[SeedGroup]) -> list[dict[str, str]]:
             (key for flat in others for key in flat if any(each.get(key) != flat[key] for each in others)),
             key=lambda key: not key.startswith("privacy."),
         )
-        found.append({key: yaml_text(own[key]) if key in own else "none" for key in dict.fromkeys(keys)})
+        found.append({key: value_text(own[key]) if key in own else "none" for key in dict.fromkeys(keys)})
     return found
 
 
@@ -122,7 +122,7 @@ def differences(groups: Sequence[SeedGroup], missing: str) -> dict[str, list[str
     """Find the settings that differ between groups: key -> value in each group."""
     settings = [_settings(group.runs[0]) for group in groups]
     keys = dict.fromkeys(key for flat in settings for key in flat)
-    values = {key: [yaml_text(flat[key]) if key in flat else missing for flat in settings] for key in keys}
+    values = {key: [value_text(flat[key]) if key in flat else missing for flat in settings] for key in keys}
     return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
 
 

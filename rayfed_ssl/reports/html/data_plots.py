@@ -17,10 +17,10 @@ from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import SavedEncoder
 from rayfed_ssl.reports.html.charts import Plot
-from rayfed_ssl.reports.html.page import PageTable
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
 from rayfed_ssl.reports.style import COLORS, HEIGHT, MARKERS, PAPER, clean, legend_below, new_axes
+from rayfed_ssl.reports.table import Table
 from rayfed_ssl.seeds import Purpose, derive_seed
 
 MAX_SAMPLES = 1000
@@ -63,7 +63,7 @@ def partition_plot(federation: Federation) -> Plot:
         "Samples by client and class",
         f"Bubble chart: samples of {len(classes)} classes at {len(rows)} clients; areas are numbers of samples.",
         partition_figure(labels, federation.shards, classes, public=public_rows(federation)),
-        PageTable.of("Training samples by client and class", ["client", "samples", *classes], rows),
+        Table.of("Training samples by client and class", ["client", "samples", *classes], rows),
         "The area of a circle is the number of samples; the public set, where it was a client's shard, is hollow. "
         f"Skew: {federation.skew.text}.",
     )
@@ -124,7 +124,7 @@ def embedding_plot(features: SampleFeatures) -> Plot:
         "t-SNE of test features",
         f"Scatter chart: t-SNE of {len(features.values)} test samples' features, {len(present)} classes.",
         figure,
-        PageTable.of("Test samples in the picture", ["class", "samples"], zip(names, counts.tolist(), strict=True)),
+        Table.of("Test samples in the picture", ["class", "samples"], zip(names, counts.tolist(), strict=True)),
         f"Encoder {features.encoder}, {len(features.values)} test samples; names stand at their classes' medians, or above. "
         "Distances between far groups mean nothing.",
     )

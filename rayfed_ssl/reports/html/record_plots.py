@@ -16,10 +16,11 @@ from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.reports.clock_figure import schedule_figure, staleness_of, tasks_of
 from rayfed_ssl.reports.figures import Line, draw_lines, loss_lines
 from rayfed_ssl.reports.html.charts import Plot, bar_plot, heatmap, line_plot
-from rayfed_ssl.reports.html.page import PageCell, PageTable, score_title
+from rayfed_ssl.reports.html.page import score_title
 from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.style import HEIGHT, MUTED, PAPER, WIDTH, legend_below, line_style, new_axes
 from rayfed_ssl.reports.summary import CurvePoint, Summary, by_round
+from rayfed_ssl.reports.table import Cell, Table
 
 X_LABELS = {
     "rounds": "round",
@@ -44,7 +45,7 @@ def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
     curves = [(group, _curve(group.runs)) for group in groups]
     axes = [x for x in X_LABELS if all(x in at for _, curve in curves for at, _, _ in curve)]
     rows = [
-        [group.label, *(at[x] for x in axes), PageCell.of(knn, "percent"), PageCell.of(linear, "percent")]
+        [group.label, *(at[x] for x in axes), Cell.of(knn, "percent"), Cell.of(linear, "percent")]
         for group, curve in curves
         for at, knn, linear in curve
     ]
@@ -55,7 +56,7 @@ def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
     )
     plots: list[Plot] = []
     for x in axes if max(lengths) > 1 else axes[1:]:
-        table = None if plots else PageTable.of("Accuracy over the run", heads, rows)
+        table = None if plots else Table.of("Accuracy over the run", heads, rows)
         alt = f"Line chart: accuracy in percent over {X_LABELS[x]}, {len(groups)} series. The first has a table."
         title = f"Accuracy over {x.replace('-', ' ')}"
         plots.append(Plot(f"accuracy-over-{x}", title, alt, _draw_accuracy(curves, x), table, note))
@@ -243,7 +244,7 @@ def matrix_plot(name: str, matrix: PairMatrix) -> Plot:
         f"{matrix.title[0].upper()}{matrix.title[1:]} of encoders",
         f"Heatmap: {label} of each pair of {len(encoders)} encoders. The numbers are in the table below.",
         heatmap(values, label=label, low=low, high=high, ticks=ticks),
-        PageTable.of(label, ["encoder", *encoders], rows),
+        Table.of(label, ["encoder", *encoders], rows),
     )
 
 

@@ -17,10 +17,11 @@ from rayfed_ssl.reports.clock_figure import wasted_training
 from rayfed_ssl.reports.html import data_plots, record_plots
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.figure import FigureWriter
-from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title
+from rayfed_ssl.reports.html.page import Card, PageSection, score_title
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.summary import Summary, epsilon_text, partition_text, virtual_text, with_client_summary
+from rayfed_ssl.reports.table import MISSING, Cell, Table
 from rayfed_ssl.reports.verdict import verdict
 from rayfed_ssl.storage.tables import table_if_any
 
@@ -62,7 +63,7 @@ class RunSections:
         title: str,
         text: Iterable[str] = (),
         plots: Iterable[Plot | None] = (),
-        tables: Iterable[PageTable] = (),
+        tables: Iterable[Table] = (),
         **others: Any,
     ) -> PageSection:
         figures = tuple(self._writer.render(plot, self._run.name, self._origin) for plot in plots if plot)
@@ -140,8 +141,8 @@ class RunSections:
             )
         if rows := self._run.evaluations:
             columns = ["encoder", "round", "protocol", "name", "value", "settings"]
-            cells = [[PageCell.of(row[c], "percent") if c == "value" else row[c] for c in columns] for row in rows]
-            tables.append(PageTable.of("Scores of later evaluations: evaluations.parquet", columns, cells))
+            cells = [[Cell.of(row[c], "percent") if c == "value" else row[c] for c in columns] for row in rows]
+            tables.append(Table.of("Scores of later evaluations: evaluations.parquet", columns, cells))
         return self._section("accuracy", "Accuracy", text, plots, tables)
 
     def _data_sections(self) -> tuple[PageSection, PageSection, PageSection]:
@@ -165,7 +166,7 @@ class RunSections:
             self._section("features", "Test features", *self._features(federation)),
         )
 
-    def _dataset(self) -> PageTable:
+    def _dataset(self) -> Table:
         data, config = self._record.manifest.data, self._summary.config
         facts = data.model_dump(exclude={"shards", "shards_sha256", "skew"})
         facts |= {"name": self._summary.dataset, "classes": f"{len(data.classes)}: {', '.join(data.classes)}"}
@@ -193,7 +194,7 @@ class RunSections:
             names = list(dict.fromkeys(name for values in found.encoders.values() for name in values))
             rows = [[encoder, *map(values.get, names)] for encoder, values in found.encoders.items()]
             heads = ["encoder", *(name.replace("_", " ") for name in names)]
-            tables = [PageTable.of("Encoders without labels", heads, rows)]
+            tables = [Table.of("Encoders without labels", heads, rows)]
         elif not plots:
             text.append("None on record: evaluation.diagnostics=N measures them every N rounds.")
         return self._section("diagnostics", "Diagnostics", text, plots, tables)
@@ -228,7 +229,7 @@ class RunSections:
             f"Attacks on the uploads of round {', '.join(map(str, rounds))}, by what each metric says (docs/privacy.md).",
             "An attack that fails says that it failed, and proves no privacy.",
         ]
-        table = PageTable.of("What attacks reached, over clients", Reached._fields, reached(rows))
+        table = Table.of("What attacks reached, over clients", Reached._fields, reached(rows))
         plots = [record_plots.pictures_plot(*found) for found in reconstructions(self._record.directory, rows).items()]
         yield self._section("audit", "Audit", text, plots, [table])
 
@@ -243,7 +244,7 @@ class RunSections:
         return self._section("settings", "Configuration, environment, notes", text, folded=folded)
 
 
-def scores_table(summary: Summary) -> PageTable:
+def scores_table(summary: Summary) -> Table:
     """Show a run's final scores, an encoder a row, and their mean and minimum over clients."""
     scores = with_client_summary(summary.scores)
     names = list(dict.fromkeys(name for metrics in scores.values() for name in metrics))
@@ -251,16 +252,16 @@ def scores_table(summary: Summary) -> PageTable:
         [
             encoder,
             summary.architecture(encoder) if encoder in summary.scores else "",
-            *(PageCell.of(metrics.get(name), "percent") for name in names),
+            *(Cell.of(metrics.get(name), "percent") for name in names),
         ]
         for encoder, metrics in scores.items()
     ]
     caption = f"Scores of each encoder after round {summary.rounds}"
-    return PageTable.of(caption, ["encoder", "model", *map(score_title, names)], rows)
+    return Table.of(caption, ["encoder", "model", *map(score_title, names)], rows)
 
 
-def _listed(caption: str, entries: Mapping[str, Any]) -> PageTable:
-    return PageTable.of(caption, ["key", "value"], [[key, formats.yaml_text(value)] for key, value in entries.items()])
+def _listed(caption: str, entries: Mapping[str, Any]) -> Table:
+    return Table.of(caption, ["key", "value"], [[key, formats.value_text(value)] for key, value in entries.items()])
 
 
 def _sentence(text: str) -> str:

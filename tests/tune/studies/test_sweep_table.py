@@ -2,9 +2,10 @@
 
 import random
 
+from rayfed_ssl.reports.table import markdown_lines
 from tests.tune.studies.swept import ended, result, row
 from tune.studies.definition.files import load_study
-from tune.studies.results.table import markdown_lines, table_of
+from tune.studies.results.table import table_of
 from tune.studies.results.trial_results import best_of, front_of, results_of
 
 

@@ -12,10 +12,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from rayfed_ssl.analysis.embedding import embed
-from rayfed_ssl.formats import MeanStd
+from rayfed_ssl.formats import MeanStd, value_text
 from rayfed_ssl.reports.style import AXES, dodged, line_style, mark_style, save_figure, scale_megabytes, styled
 from tune.studies.definition.schema import COLUMN, EPSILON, ROW, Goal
-from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
 from tune.studies.results.paired_differences import RANDOM
@@ -97,7 +96,7 @@ def _value(trial: TrialResult, goal: Goal) -> MeanStd:
 
 
 def _text_of(key: Key) -> str:
-    return "none" if key is None else value_text(json.loads(key))
+    return "none" if key is None else value_text(json.loads(key), short=True)
 
 
 def draw_curves(study: Study, trials: Sequence[TrialResult], goal: Goal, title: str) -> Figure:

@@ -8,13 +8,14 @@ from typing import Any
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html.sources import read_model
 from rayfed_ssl.reports.summary import summarize
+from rayfed_ssl.reports.table import Cell, Table
 from tune.studies.definition.schema import COLUMN, ROW, Goal, StudyFile, slug
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import RUN
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.scores import TrialRows, record_trials
 from tune.studies.execution.trial_table import Row
-from tune.studies.results.results import Difference, StudyResults, TableCell, TableResult, TrialResult
+from tune.studies.results.results import Difference, StudyResults, TrialResult
 from tune.studies.results.trial_results import error_of, is_better, results_of
 from tune.studies.search.search import Search
 
@@ -95,13 +96,12 @@ def _by_seed(system: TrialResult, score: str) -> dict[int, float]:
     return dict(zip(system.seeds, system.values[score].each, strict=True)) if score in system.values else {}
 
 
-def system_table(systems: Sequence[TrialResult], column: str, score: str, baseline: str) -> TableResult:
+def system_table(systems: Sequence[TrialResult], column: str, score: str, baseline: str) -> Table:
     """Lay out a column's systems in the order of their scores."""
     head = ["system", "rank", f"{score} (%)", f"minus {baseline} [95 %]", "kNN (%)", "MB", "seconds", "seeds"]
     mine = [system for system in systems if system.point[COLUMN] == column]
     scored = sorted((system for system in mine if score in system.values), key=lambda each: -each.values[score].mean)
     ranked = [*scored, *(system for system in mine if score not in system.values)]
-    lines = [list(_cells(system, score)) for system in ranked]
     errors = [error_of(scored[0], system, score) for system in scored[1:]]
     remarks = []
     if any(errors):
@@ -109,18 +109,18 @@ def system_table(systems: Sequence[TrialResult], column: str, score: str, baseli
             f"A rank counts the systems that are higher by more than two standard errors: up to {100 * max(errors):.2f} "
             f"points each, by {scored[0].samples:,} test pictures."
         )
-    return TableResult(goal=score, title=column, head=head, lines=lines, remarks=remarks)
+    return Table.of(column, head, [_cells(system, score) for system in ranked], goal=score, remarks=remarks)
 
 
-def _cells(system: TrialResult, score: str) -> Iterator[TableCell]:
-    yield TableCell(text=system.point[ROW])
-    yield TableCell(text=str(system.rank or "-"), mean=system.rank)
+def _cells(system: TrialResult, score: str) -> Iterator[object]:
+    yield system.point[ROW]
+    yield system.rank or "-"
     for mean in (system.mean(score), system.versus, system.mean("knn")):
         if mean is None:
-            yield TableCell(text="-")
+            yield "-"
         else:
             text = mean.text if isinstance(mean, Difference) else mean.text(symbol=False)
-            yield TableCell(text=text, mean=mean.mean)
+            yield Cell(text=text, mean=mean.mean)
     for value, digits in ((system.bytes / 1e6, 2), (system.seconds, 0)):
-        yield TableCell(text=f"{value:.{digits}f}", mean=value) if system.seeds else TableCell(text="-")
-    yield TableCell(text=str(len(system.seeds)), mean=len(system.seeds))
+        yield Cell(text=f"{value:.{digits}f}", mean=value) if system.seeds else "-"
+    yield len(system.seeds)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayfed_ssl.reports.table import Form, Table, form_lines, markdown_lines
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.studies.definition.schema import COLUMN, ROW, Goal
 from tune.studies.definition.study import Study
@@ -17,8 +18,8 @@ from tune.studies.results.published import (
     published_table,
     with_published,
 )
-from tune.studies.results.results import StudyResults, TableResult, TrialResult
-from tune.studies.results.table import Form, markdown_lines, print_tables, table_of, trials_table
+from tune.studies.results.results import StudyResults, TrialResult
+from tune.studies.results.table import table_of, trials_table
 from tune.studies.results.trial_results import best_of, error_of, front_of, is_better, read_results, scores_text
 from tune.terminal import echo, print_json, print_table
 
@@ -153,7 +154,7 @@ def _compared(directory: StudyDirectory) -> StudyResults:
     return _results(study, directory.record.command, trials).model_copy(update=changes)
 
 
-def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]]) -> list[TableResult]:
+def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     settings = [[row, ", ".join(f"{key}={value}" for key, value in point.items())] for row, point in chosen.items()]
     runs = [
         [trial.point[COLUMN], trial.point[ROW], str(seed), run, digest or "-"]
@@ -161,8 +162,8 @@ def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, An
         for seed, run, digest in zip(trial.seeds, trial.runs, trial.digests, strict=False)
     ]
     return [
-        TableResult.of("What the searches chose", ["system", "settings"], settings),
-        TableResult.of("Runs", ["column", "system", "seed", "run", "state_sha256"], runs),
+        Table.of("What the searches chose", ["system", "settings"], settings),
+        Table.of("Runs", ["column", "system", "seed", "run", "state_sha256"], runs),
     ]
 
 
@@ -205,12 +206,12 @@ def print_results(results: StudyResults, path: Path, form: Form = "text") -> Non
         print_json(results.model_dump(mode="json"))
         return
     is_text = form == "text"
-    if not is_text:
-        print_tables(results.tables, form)
+    for line in () if is_text else form_lines(results.tables, form):
+        echo(line)
     for table in results.tables:
         if is_text:
             echo(table.title)
-            print_table(table.head, [[cell.text for cell in line] for line in table.lines])
+            print_table(table.head, table.texts())
         for line in [*table.remarks, *[""] * is_text]:
             echo(line, err=not is_text)
     lines = [*results.remarks, *results.notes]
