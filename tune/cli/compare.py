@@ -115,7 +115,10 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
     attacks = dict.fromkeys(name for audit in audits for name in audit)
     rows = [
         {"run": summary.directory.name + ("" if summary.finished else " (unfinished)")}
-        | {"what differs": ", ".join([f"{key}={text}" for key, text in own.items()][:3]) + "..." * (len(own) > 3)}
+        | {
+            "what differs": ", ".join([f"{key}={text}" for key, text in settings.items()][:3])
+            + "..." * (len(settings) > 3)
+        }
         | _facts(summary)
         | {
             "seed": str(summary.config.seed),
@@ -131,7 +134,7 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
         }
         | _reaching(summary, target)
         | {name: number(audit[name]) if name in audit else "" for name in attacks}
-        for summary, audit, own in zip(summaries, audits, differing, strict=True)
+        for summary, audit, settings in zip(summaries, audits, differing, strict=True)
     ]
     absent = {
         key

@@ -42,6 +42,8 @@ class RunSections:
         """Make all of them, in the order of the page."""
         data, partition, test_features = self._data_sections()
         loss, timing = record_plots.loss_plot(self._record.metrics), record_plots.timing_plot(self._record.metrics)
+        phases = self._summary.phases
+        seconds = [f"The process that ran it last took {phases_text(phases)} (seconds)."] if phases else []
         return (
             self._section("headline", "Headline", self._status(), cards=self._cards(), **self._verdict()),
             self._accuracy(),
@@ -51,7 +53,7 @@ class RunSections:
             self._communication(),
             *self._virtual_time(),
             *self._audit(),
-            self._section("time", "Time", self._phases() if timing else ["No round is on record yet."], [timing]),
+            self._section("time", "Time", seconds if timing else ["No round is on record yet."], [timing]),
             self._diagnostics(),
             data,
             self._settings(),
@@ -123,10 +125,6 @@ class RunSections:
             Card("State", (summary.state_sha256 or MISSING)[:12], ("first 12 digits of its SHA-256",)),
         )
 
-    def _phases(self) -> list[str]:
-        phases = self._summary.phases
-        return [f"The process that ran it last took {phases_text(phases)} (seconds)."] if phases else []
-
     def _accuracy(self) -> PageSection:
         summary = self._summary
         plots = [*record_plots.accuracy_plots([SeedGroup((summary,), summary.name)]), record_plots.client_plot(summary)]
@@ -186,13 +184,16 @@ class RunSections:
 
     def _diagnostics(self) -> PageSection:
         plots: list[Plot | None] = [*record_plots.diagnostic_plots(self._record.metrics)]
-        text, tables, found = [], [], self._run.diagnostics
-        if found is not None:
-            text = [f"Heatmaps and table: round {found.round}, without labels.", *map(_sentence, found.notes)]
-            plots += [record_plots.matrix_plot(name, matrix) for name, matrix in found.matrices.items()]
-            plots.append(record_plots.negatives_plot(found))
-            names = list(dict.fromkeys(name for values in found.encoders.values() for name in values))
-            rows = [[encoder, *map(values.get, names)] for encoder, values in found.encoders.items()]
+        text, tables, diagnostics = [], [], self._run.diagnostics
+        if diagnostics is not None:
+            text = [
+                f"Heatmaps and table: round {diagnostics.round}, without labels.",
+                *map(_sentence, diagnostics.notes),
+            ]
+            plots += [record_plots.matrix_plot(name, matrix) for name, matrix in diagnostics.matrices.items()]
+            plots.append(record_plots.negatives_plot(diagnostics))
+            names = list(dict.fromkeys(name for values in diagnostics.encoders.values() for name in values))
+            rows = [[encoder, *map(values.get, names)] for encoder, values in diagnostics.encoders.items()]
             heads = ["encoder", *(name.replace("_", " ") for name in names)]
             tables = [Table.of("Encoders without labels", heads, rows)]
         elif not plots:
@@ -230,7 +231,7 @@ class RunSections:
             "An attack that fails says that it failed, and proves no privacy.",
         ]
         table = Table.of("What attacks reached, over clients", Reached._fields, reached(rows))
-        plots = [record_plots.pictures_plot(*found) for found in reconstructions(self._record.directory, rows).items()]
+        plots = [record_plots.pictures_plot(*each) for each in reconstructions(self._record.directory, rows).items()]
         yield self._section("audit", "Audit", text, plots, [table])
 
     def _settings(self) -> PageSection:

@@ -80,8 +80,8 @@ def compared(systems: Sequence[TrialResult], baseline: str, score: str) -> list[
     for system in systems:
         column = [other for other in systems if other.point[COLUMN] == system.point[COLUMN]]
         base = next((_by_seed(other, score) for other in column if other.point[ROW] == baseline), {})
-        own = _by_seed(system, score)
-        pairs = [(own[seed], base[seed]) for seed in own if seed in base]
+        scores = _by_seed(system, score)
+        pairs = [(scores[seed], base[seed]) for seed in scores if seed in base]
         changes: dict[str, Any] = {}
         if pairs and system.point[ROW] != baseline:
             changes["versus"] = paired_difference(pairs)
