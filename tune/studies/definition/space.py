@@ -142,11 +142,6 @@ class Space:
         return points
 
 
-def encoded(point: Point) -> dict[str, Value]:
-    """Write a point as Optuna stores it."""
-    return {key: _encoded(value) for key, value in point.items()}
-
-
 def _encoded(value: Value) -> bool | int | float | str | None:
     """Write lists and mappings as JSON: Optuna chooses among plain values."""
     return value if value is None or isinstance(value, bool | int | float | str) else "json:" + json.dumps(value)
