@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -42,6 +42,12 @@ def number(value: float | None, unit: str = "", missing: str = "-") -> str:
     return missing if value is None or not math.isfinite(value) else f"{value:.4g}{unit}"
 
 
+def number_text(value: float, unit: Unit) -> str:
+    """Write a number in its unit."""
+    texts: dict[str, Callable[[float], str]] = {"percent": percent, "bytes": size, "seconds": duration, "": number}
+    return texts[unit](value)
+
+
 DECISIVE = 2.0
 """Standard errors of their difference within which neither of two accuracies is above the other."""
 
@@ -55,9 +61,11 @@ def standard_error(first: float, second: float, samples: int) -> float:
     return math.sqrt((first * (1 - first) + second * (1 - second)) / samples) if samples else 0.0
 
 
-def yaml_text(value: Any) -> str:
-    """Show a setting as it is written in YAML."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+def value_text(value: Any, *, short: bool = False) -> str:
+    """Show a setting as it is written in YAML, or a number with four digits at most."""
+    if isinstance(value, str):
+        return value
+    return f"{value:.4g}" if short and isinstance(value, float) else json.dumps(value, default=str)
 
 
 @dataclass(frozen=True)
@@ -93,10 +101,8 @@ class MeanStd:
         if unit == "percent":
             spread = "" if std is None else f" ± {100 * std:.2f}"
             text = f"{100 * mean:.2f}{spread}{'%' * symbol}"
-        elif unit == "bytes":
-            text = size(mean) + (f" ± {size(std)}" if std else "")  # runs of several seeds mostly send equal numbers
-        elif unit == "seconds":
-            text = duration(mean) + (f" ± {duration(std)}" if std else "")
+        elif unit:
+            text = number_text(mean, unit) + (f" ± {number_text(std, unit)}" if std else "")
         else:
             text = f"{mean:.4g}" + ("" if std is None else f" ± {std:.2g}")
         return text + (f" (n = {self.n})" if n and std is not None else "")

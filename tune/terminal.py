@@ -56,10 +56,10 @@ def print_table(head: Iterable[str], rows: Iterable[Iterable[str]], *, text: int
         parts[-1].append(index)
     for part in parts:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        shown = columns[:text] + [columns[index] for index in part]
-        for index, column in enumerate(shown):
+        beside = columns[:text] + [columns[index] for index in part]
+        for index, column in enumerate(beside):
             table.add_column(column[0], justify="left" if index < text else "right", overflow="fold")
-        for row in list(zip(*shown, strict=True))[1:]:
+        for row in list(zip(*beside, strict=True))[1:]:
             table.add_row(*row)
         console.print(*[""] * (part is not parts[0]), table, sep="\n")
 

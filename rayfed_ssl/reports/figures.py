@@ -1,21 +1,24 @@
 """Figures of runs: samples by client and class as a file, runs beside each other, and lines over rounds."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import EllipseCollection
 from matplotlib.figure import Figure
 
+from rayfed_ssl.data.partitions import count_samples, with_unlabeled
+from rayfed_ssl.data.public_data import PublicClient, parse_public
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import standard_error
 from rayfed_ssl.records.metric_rows import Row
-from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
 from rayfed_ssl.reports.seed_groups import by_seed, labeled
 from rayfed_ssl.reports.style import (
     BLUE,
@@ -32,6 +35,9 @@ from rayfed_ssl.reports.style import (
     styled,
 )
 from rayfed_ssl.reports.summary import Summary, by_round, partition_text
+
+LARGEST = 0.9
+"""Diameter of the largest circle, in cells."""
 
 
 @dataclass(frozen=True)
@@ -61,34 +67,77 @@ def loss_lines(rows: Sequence[Row]) -> list[Line]:
         if row["name"].removesuffix("_first").rpartition("_")[2] == "loss":
             sides[row["participant"] == "server", row["name"]].append(row)
     lines = []
-    for ((is_server, name), own_rows), marker in zip(sorted(sides.items()), cycle(MARKERS), strict=False):
-        is_first, values = name.endswith("_first"), by_round(own_rows, name)
+    for ((is_server, name), losses), marker in zip(sorted(sides.items()), cycle(MARKERS), strict=False):
+        is_first, values = name.endswith("_first"), by_round(losses, name)
         side, epoch = "server" if is_server else "clients", "first" if is_first else "last"
         dash = {(False, False): "--", (False, True): ":", (True, False): "-", (True, True): "-."}[is_server, is_first]
         bands = () if is_server or is_first else ({round: (min(v), max(v)) for round, v in values.items()},)
         label = f"{side}: {name.removesuffix('_first').replace('_', ' ')}, {epoch} epoch"
         style = {"color": ORANGE if is_server else BLUE, "marker": marker, "linestyle": dash}
-        lines.append(Line(label, {round: fmean(losses) for round, losses in values.items()}, bands, style))
+        lines.append(Line(label, {round: fmean(v) for round, v in values.items()}, bands, style))
     return lines
 
 
 def draw_partition(federation: Federation, out: Path) -> Path:
     """Draw which client holds how many samples of which class; raises ConfigError for an unknown suffix."""
+    train = federation.dataset.train
+    heading = f"{federation.dataset.name}: {partition_text(federation.config)}, seed {federation.config.seed}"
+    title, public = f"{heading}\n{federation.skew.text}", public_rows(federation)
     with styled():
-        return save_figure(_partition(federation), out)
+        figure = partition_figure(train.labels, federation.shards, train.classes, title=title, public=public)
+        return save_figure(figure, out)
+
+
+def partition_figure(
+    labels: np.ndarray,
+    shards: Mapping[int, np.ndarray],
+    classes: Sequence[str],
+    *,
+    title: str = "",
+    public: np.ndarray | None = None,
+) -> Figure:
+    """Draw which client holds how many samples of which class (FLESD, 2022, Fig. 2), public rows above the clients.
+
+    The area of each circle is proportional to its count. Circles of public samples are hollow. Samples without a label
+    have a column of their own.
+    """
+    rows = {f"{client_id}": shards[client_id] for client_id in sorted(shards)}
+    if public is not None:
+        rows = {"public": public, **rows}
+    labels, classes = with_unlabeled(labels, classes)
+    counts = count_samples(labels, rows.values(), len(classes))
+    cell = min(0.5, 14 / max(counts.shape))
+    figure, axes = new_axes(width=max(cell * len(classes) + 1.8, 4), height=cell * len(rows) + 1.4)
+    diameters = LARGEST * np.sqrt(counts / counts.max())
+    row, column = np.nonzero(counts)
+    hollow = (row == 0) & (public is not None)
+    for chosen, face, edge in ((hollow, "none", ORANGE), (~hollow, BLUE, "none")):
+        sizes = diameters[row[chosen], column[chosen]]
+        places = np.column_stack([column[chosen], row[chosen]])
+        style = {"facecolors": face, "edgecolors": edge, "offset_transform": axes.transData}
+        axes.add_collection(EllipseCollection(sizes, sizes, np.zeros(len(sizes)), units="xy", offsets=places, **style))
+    axes.set(xlim=(-0.5, len(classes) - 0.5), ylim=(len(rows) - 0.5, -0.5), aspect="equal")
+    axes.set(xlabel=f"class (largest circle: {counts.max():,} samples)", ylabel="client (samples)", title=title)
+    # Beyond some 30 names they overlap: every fifth or tenth then.
+    for axis, names in ((axes.xaxis, classes), (axes.yaxis, [f"{name} ({len(r):,})" for name, r in rows.items()])):
+        step = 1 if len(names) <= 30 else 5 if len(names) <= 60 else 10
+        axis.set_ticks(range(0, len(names), step), names[::step])
+    axes.tick_params(axis="x", labelrotation=90 if max(map(len, classes)) > 2 else 0)
+    return figure
+
+
+def public_rows(federation: Federation) -> np.ndarray | None:
+    """Find the rows of the training set that are public, where they are one client's shard."""
+    config = federation.config
+    if federation.public is None or config.public is None or not isinstance(parse_public(config.public), PublicClient):
+        return None
+    return federation.public.rows
 
 
 def draw_comparison(summaries: Sequence[Summary], out: Path) -> Path:
     """Draw accuracy over bytes, a point a run; raises ConfigError without scores, or for an unknown suffix."""
     with styled():
         return save_figure(comparison_figure(summaries), out)
-
-
-def _partition(federation: Federation) -> Figure:
-    train, public = federation.dataset.train, public_rows(federation)
-    heading = f"{federation.dataset.name}: {partition_text(federation.config)}, seed {federation.config.seed}"
-    title = f"{heading}\n{federation.skew.text}"
-    return partition_figure(train.labels, federation.shards, train.classes, title=title, public=public)
 
 
 def comparison_figure(summaries: Sequence[Summary]) -> Figure:

@@ -11,7 +11,7 @@ from typing import Any
 from rayfed_ssl.config.privacy import Privacy
 from rayfed_ssl.config.recipes import flatten
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.formats import MeanStd, yaml_text
+from rayfed_ssl.formats import MeanStd, value_text
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary
 
@@ -81,10 +81,9 @@ def labeled(groups: Sequence[SeedGroup], names: Mapping[Path, tuple[str, str]]) 
     labels = []
     for group, label, settings in zip(groups, given, differing, strict=True):
         if not label or given.count(label) > 1:
-            own = _own_name([names[run.directory][0] for run in group.runs]) or group.runs[0].name
             method = group.runs[0].name
-            shown = [own] + [method] * (len(methods) > 1 and method not in own)
-            label = " ".join([*shown, *settings])
+            name = _common_name([names[run.directory][0] for run in group.runs]) or method
+            label = " ".join([name, *[method] * (len(methods) > 1 and method not in name), *settings])
         labels.append(label)
     labels = [label if labels.count(label) == 1 else name for label, (name, _) in zip(labels, firsts, strict=True)]
     labels = [label if len(label) <= LABEL_LIMIT else label[: LABEL_LIMIT - 1] + "…" for label in labels]
@@ -92,7 +91,7 @@ def labeled(groups: Sequence[SeedGroup], names: Mapping[Path, tuple[str, str]]) 
     return tuple(replace(group, label=label) for group, label in zip(groups, labels, strict=True))
 
 
-def _own_name(names: Sequence[str]) -> str:
+def _common_name(names: Sequence[str]) -> str:
     """Give what the names of a setting's runs have in common, without the time that a name begins with."""
     name = names[0] if len(names) == 1 else re.sub(r"[-_ ]?(s|seed)?[-_]?$", "", os.path.commonprefix(names))
     return re.sub(r"^\d{8}-\d{6}(-\d{3})?-?", "", name)
@@ -100,16 +99,17 @@ def _own_name(names: Sequence[str]) -> str:
 
 def differing_settings(groups: Sequence[SeedGroup]) -> list[dict[str, str]]:
     """Find for each group the settings in which it differs from others of its method, those of privacy first."""
-    settings, found = [_settings(group.runs[0]) for group in groups], []
-    for group, own in zip(groups, settings, strict=True):
+    settings, differing = [_settings(group.runs[0]) for group in groups], []
+    for group, of_group in zip(groups, settings, strict=True):
         method = group.runs[0].name
         others = [flat for other, flat in zip(groups, settings, strict=True) if other.runs[0].name == method]
         keys = sorted(
             (key for flat in others for key in flat if any(each.get(key) != flat[key] for each in others)),
             key=lambda key: not key.startswith("privacy."),
         )
-        found.append({key: yaml_text(own[key]) if key in own else "none" for key in dict.fromkeys(keys)})
-    return found
+        texts = {key: value_text(of_group[key]) if key in of_group else "none" for key in dict.fromkeys(keys)}
+        differing.append(texts)
+    return differing
 
 
 def _settings(run: Summary) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def differences(groups: Sequence[SeedGroup], missing: str) -> dict[str, list[str
     """Find the settings that differ between groups: key -> value in each group."""
     settings = [_settings(group.runs[0]) for group in groups]
     keys = dict.fromkeys(key for flat in settings for key in flat)
-    values = {key: [yaml_text(flat[key]) if key in flat else missing for flat in settings] for key in keys}
+    values = {key: [value_text(flat[key]) if key in flat else missing for flat in settings] for key in keys}
     return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
 
 

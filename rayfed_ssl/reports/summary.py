@@ -266,13 +266,14 @@ def digest_notes(records: Sequence[RunRecord]) -> list[str]:
     for first, *others in alike.values():
         for other in others:
             names = f"{first.directory.name} and {other.directory.name}"
-            one, two = (each.manifest.rounds[-1].state_sha256 for each in (first, other))
-            if one == two:
-                notes.append(f"{names} have equal states, state_sha256 {one[:16]}")
+            digest, other_digest = (each.manifest.rounds[-1].state_sha256 for each in (first, other))
+            if digest == other_digest:
+                notes.append(f"{names} have equal states, state_sha256 {digest[:16]}")
                 continue
             why = why_bits_differ(first.manifest, other.manifest)
             reason = why or "nothing on record says why: see `rayfed-ssl verify`"
-            notes.append(f"{names} have equal settings and different digests, {one[:16]} and {two[:16]}: {reason}")
+            digests = f"{digest[:16]} and {other_digest[:16]}"
+            notes.append(f"{names} have equal settings and different digests, {digests}: {reason}")
     return notes
 
 

@@ -57,7 +57,6 @@ KINDS: dict[str, tuple[str, str, Mutation]] = {
         mutate_safetensors,
     ),
     "sweep": ("sweep/study.json", SWEEP, mutate_json),
-    "trials": ("sweep/trials.parquet", SWEEP, mutate_parquet),
     "sweep's results": ("sweep/results.json", SWEEP + ";sweep --resume sweep -q", mutate_json),
     "recipe": ("recipe.yaml", "partition recipe.yaml", mutate_json),
     "sweep's definition": ("sweep.yaml", "sweep --dry-run sweep.yaml", mutate_json),

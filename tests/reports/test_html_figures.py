@@ -34,14 +34,14 @@ def test_a_matrix_is_drawn_with_its_range_and_a_pair_without_a_number_is_empty(d
     assert image.get_clim() == (0, 1)
     assert image.get_array().mask.tolist() == [[False, True], [True, False]]
     assert [text.get_text() for text in figure.axes[0].texts] == ["1", "1"]
-    assert [cell.text for cell in plot.table.rows[0]] == ["client-0", "1", "–"]
+    assert [cell.text for cell in plot.table.lines[0]] == ["client-0", "1", "–"]
 
 
 def test_false_negatives_are_drawn_and_listed(diagnosed):
     negatives = negatives_plot(diagnosed)
     widths = [[patch.get_width() for patch in bars] for bars in negatives.figure.axes[0].containers]
     assert widths == [[50, 25], [25, 12.5]]
-    assert [cell.text for cell in negatives.table.rows[0]] == ["client 0", "50.00%", "25.00%"]
+    assert [cell.text for cell in negatives.table.lines[0]] == ["client 0", "50.00%", "25.00%"]
 
 
 def features() -> SampleFeatures:
@@ -144,8 +144,8 @@ def test_range_and_quartiles_of_a_diagnostic_are_bands_of_its_one_figure():
     ]
     (plot,) = diagnostic_plots(rows)
     ranges = [f"mean, {name}" for name in ("minimum", "maximum", "lower quartile", "upper quartile")]
-    assert plot.table.columns == ("round", "mean", *ranges)
-    numbers = [[cell.value for cell in row] for row in plot.table.rows]
+    assert plot.table.head == ["round", "mean", *ranges]
+    numbers = [[cell.mean for cell in line] for line in plot.table.lines]
     assert numbers == [[1, 41, 11, 81, 31, 51], [2, 42, 12, 82, 32, 52]]
     (axes,) = plot.figure.axes
     assert len(axes.lines) == 1

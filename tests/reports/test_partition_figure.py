@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rayfed_ssl.reports.partition_figure import LARGEST, partition_figure
+from rayfed_ssl.reports.figures import LARGEST, partition_figure
 
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, -1])
 SHARDS = {1: np.array([0, 1, 2, 3, 4]), 4: np.array([5, 6, 9])}

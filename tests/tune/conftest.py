@@ -67,11 +67,9 @@ def swept_part(tmp_path_factory: pytest.TempPathFactory) -> StudyDirectory:
 
 @pytest.fixture(scope="session")
 def swept_front(tmp_path_factory: pytest.TempPathFactory) -> StudyDirectory:
-    """A random search with two goals, with scores that no run has given; read-only, and without results."""
-    from tests.tune.studies.swept import FRONT, begin, fabricate
+    """A finished random search with two goals; read-only, and without results."""
+    from tests.tune.studies.swept import FRONT, begin, go_on
 
     directory = begin(tmp_path_factory.mktemp("sweeps"), FRONT, "front")
-    fabricate(
-        directory, lambda run: {"knn": 0.2 + 0.1 * run.trial % 0.3, "bytes": 1e6 * run.run.config.rounds + run.trial}
-    )
+    go_on(directory)
     return directory

@@ -86,11 +86,11 @@ def _settings(names: list[str] | None, settings: list[str]) -> dict[str, dict[st
     plugins.allow(names or [])
     if not settings:
         return None if names is None else {name: {} for name in names}
-    known = {name: fields(ATTACK.model(name)) for name in names or ATTACK.names()}
+    settings_of = {name: fields(ATTACK.model(name)) for name in names or ATTACK.names()}
     for setting in settings:
-        if (first := setting.partition("=")[0].rpartition(".")[0]) and first not in known:
-            raise ConfigError(f"{setting} sets an attack that is not run{nearest(first, known)}")
-    return divide_settings(settings, known, "attack")
+        if (first := setting.partition("=")[0].rpartition(".")[0]) and first not in settings_of:
+            raise ConfigError(f"{setting} sets an attack that is not run{nearest(first, settings_of)}")
+    return divide_settings(settings, settings_of, "attack")
 
 
 def print_audit(rows: Iterable["Row"]) -> None:

@@ -14,7 +14,7 @@ from tune.terminal import echo, print_json, print_table
 if TYPE_CHECKING:
     from rayfed_ssl.reports.seed_groups import SeedGroup
     from rayfed_ssl.reports.summary import Summary
-    from tune.studies.results.table import Form
+    from rayfed_ssl.reports.table import Form
 
 
 def compare(
@@ -61,32 +61,32 @@ def compare(
 
 def _print(rows: "Sequence[Mapping[str, str]]", form: "Form", text: int) -> None:
     """Print rows by heading in a form; the first `text` columns of text are aligned left."""
-    from tune.studies.results.results import TableResult
-    from tune.studies.results.table import print_tables
+    from rayfed_ssl.reports.table import Table, form_lines
 
     head, lines = list(rows[0] if rows else ()), [list(row.values()) for row in rows]
     if form == "text":
         print_table(head, lines, text=text)
     elif rows:
-        print_tables([TableResult.of("", head, lines)], form)
+        for line in form_lines([Table.of("", head, lines)], form):
+            echo(line)
 
 
 def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
     """Leave out the sweeps and the like that `runs/*` names beside runs, and repeats; without a run they are an error."""
     others = [each for each in directories for name in ("study", "results") if (each / f"{name}.json").is_file()]
-    kept = [each for each in directories if each not in others]
-    if not kept:
+    runs = [each for each in directories if each not in others]
+    if not runs:
         raise ConfigError(
             f"{others[0]} is a study, which `rayfed-ssl report` shows: name a directory with a run.json in it"
         )
     for each in dict.fromkeys(others):
         echo(f"note: {each} is left out: it is a study, which `rayfed-ssl report` shows", err=True)
-    once = dict[Path, Path]()
-    for each in kept:
-        once.setdefault(each.resolve(), each)
-    if len(once) < len(kept):
-        echo(f"note: {len(kept) - len(once)} of the directories are named again: each is shown once", err=True)
-    return list(once.values())
+    by_path = dict[Path, Path]()
+    for each in runs:
+        by_path.setdefault(each.resolve(), each)
+    if len(by_path) < len(runs):
+        echo(f"note: {len(runs) - len(by_path)} of the directories are named again: each is shown once", err=True)
+    return list(by_path.values())
 
 
 def _facts(summary: "Summary") -> dict[str, str]:
@@ -115,7 +115,10 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
     attacks = dict.fromkeys(name for audit in audits for name in audit)
     rows = [
         {"run": summary.directory.name + ("" if summary.finished else " (unfinished)")}
-        | {"what differs": ", ".join([f"{key}={text}" for key, text in own.items()][:3]) + "..." * (len(own) > 3)}
+        | {
+            "what differs": ", ".join([f"{key}={text}" for key, text in settings.items()][:3])
+            + "..." * (len(settings) > 3)
+        }
         | _facts(summary)
         | {
             "seed": str(summary.config.seed),
@@ -131,7 +134,7 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
         }
         | _reaching(summary, target)
         | {name: number(audit[name]) if name in audit else "" for name in attacks}
-        for summary, audit, own in zip(summaries, audits, differing, strict=True)
+        for summary, audit, settings in zip(summaries, audits, differing, strict=True)
     ]
     absent = {
         key

@@ -9,7 +9,7 @@ from tune.cli.errors import fail
 
 if TYPE_CHECKING:
     from rayfed_ssl.config.schema import Config
-    from tune.studies.results.table import Form
+    from rayfed_ssl.reports.table import Form
 
 
 RecipeAndSettings = Annotated[

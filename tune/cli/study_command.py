@@ -9,8 +9,8 @@ from tune.cli.errors import exit_on_ray_death, resumable
 from tune.terminal import echo
 
 if TYPE_CHECKING:
+    from rayfed_ssl.reports.table import Form
     from tune.studies.results.results import StudyResults
-    from tune.studies.results.table import Form
     from tune.studies.run import StudyRequest
 
     Run = Callable[[Callable[[str], None], Callable[[str], None]], StudyResults]

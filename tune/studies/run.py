@@ -4,7 +4,6 @@ After Ctrl-C or a crash the same call resumes it.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,15 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_lock import refuse_unwritable
 from tune.studies.definition.files import VERBS, load_study, read_study_file
 from tune.studies.definition.needed_data import absent, by_column, one_dataset
-from tune.studies.definition.schema import StudyFile, slug
+from tune.studies.definition.schema import ROW, StudyFile, slug
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import THEN, config_of
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.runner import Say, run_study, run_study_here
 from tune.studies.results.best_settings import inherited_settings
-from tune.studies.results.paired_differences import ROWS, SEARCHES
+from tune.studies.results.paired_differences import SEARCHES, read_searches
 from tune.studies.results.results import StudyResults
-from tune.studies.results.summary import store, summarize_benchmark, write_results
-from tune.studies.results.trial_results import best_of, read_results
+from tune.studies.results.summary import write_results
 from tune.studies.search.optuna_study import check_study
 
 
@@ -102,7 +100,7 @@ class StudyRequest:
         return study.only(self.rows, self.columns).model_copy(update={"trusted": self.trust or not self.dry_run})
 
     def describe(self) -> StudyDirectory:
-        """Describe the directory of a sweep, or of a table without the cells whose data are missing; writes nothing.
+        """Describe the directory of a study, without the cells whose data are missing; writes nothing.
 
         Raises:
             ConfigError: The file or a setting does not fit, or no trial could give a value.
@@ -113,6 +111,13 @@ class StudyRequest:
             directory = self._of(study, file, inherited=inherited, inherited_from=origin)
             check_study(directory.study)
             return directory
+        asked = {"only_rows": self.rows and list(self.rows), "only_columns": self.columns and list(self.columns)}
+        file |= {} if self.seeds is None else {"seeds": list(self.seeds)}
+        if self.kind == "benchmark":
+            for name, search in read_searches(self.directory, study, trust=self.trust):
+                chosen = [trial.point for trial in search.trials if trial.number == search.best]
+                file["rows"][name] = (file["rows"][name] or {}) | ({"chosen": chosen[0]} if chosen else {})
+            return self._of(study, file, **asked)
         one_dataset(study)
         missing = absent(study)
         skipped = by_column(study, missing)
@@ -120,8 +125,6 @@ class StudyRequest:
             reasons = (f"{column}: {reason}" for column, reason in skipped.items())
             raise ConfigError(f"the data of no column of {self.name} are there", *reasons)
         file["set"] = {"engine.executor": "local" if self.on_tune else "ray"} | (file.get("set") or {})
-        file |= {} if self.seeds is None else {"seeds": list(self.seeds)}
-        asked = {"only_rows": self.rows and list(self.rows), "only_columns": self.columns and list(self.columns)}
         return self._of(study, file, size=self.size, skipped=skipped, left_out=list(missing), **asked)
 
     def _of(self, study: Study, file: dict[str, Any], **more: Any) -> StudyDirectory:
@@ -136,12 +139,34 @@ class StudyRequest:
         """
         refuse_unwritable(self.directory)
         if self.kind == "benchmark":
-            return _Rows(self, self.load(), say, on_ray_death).run()
+            self._tune(say, on_ray_death)
         directory = self.describe()
         if self.kind == "sweep":
             directory.create()
         for name, reason in directory.record.skipped.items():
             say(f"left out, {name}: {reason}")
+        return self._begin(directory, say, on_ray_death)
+
+    def _tune(self, say: Say, on_ray_death: Say | None) -> None:
+        """Run the search of each row that is tuned; a row that cannot be run is refused before any of them."""
+        study, searches = self.load(), dict[str, StudyDirectory]()
+        for name in study.axes[ROW]:
+            parts = [study.only([name], None)]
+            if study.rows[name].tune:
+                path, file = self.directory / SEARCHES / slug(name), search_of(study, name)
+                searches[name] = StudyDirectory.of(path, path.name, file, study.overrides, self.command)
+                parts.append(searches[name].study)
+            for part in parts:
+                for point in part.points():
+                    config_of(part, point, part.seeds[0])
+                check_study(part)
+        for name, directory in searches.items():
+            say(f"search for {name}")
+            if self._begin(directory, say, on_ray_death).best is None:
+                table = directory.path / "table.md"
+                raise ConfigError(f"no trial of {name} was completed: see {table}, then run the command again")
+
+    def _begin(self, directory: StudyDirectory, say: Say, on_ray_death: Say | None) -> StudyResults:
         with directory.locked():
             _refuse_other(directory, trust=self.trust)
             directory.save()
@@ -171,92 +196,14 @@ class StudyRequest:
 def _refuse_other(directory: StudyDirectory, *, trust: bool) -> None:
     """Keep one study from being written over another, and runs of somebody else from being counted."""
     if (directory.path / "study.json").is_file():
-        found = StudyDirectory.open(directory.path, trust=trust)
-        found.check_trusted()
-        other, record = found.record, directory.record
+        earlier = StudyDirectory.open(directory.path, trust=trust)
+        earlier.check_trusted()
+        other, record = earlier.record, directory.record
         if (other.name, other.file.get("title"), other.size) != (record.name, record.file.get("title"), record.size):
             size = f", {other.size} size" if other.size else ""
             raise ConfigError(
                 f"{directory.path} holds {other.name} ({other.file.get('title')}{size}): name another directory with --out"
             )
-
-
-@dataclass
-class _Rows:
-    """Runs each row of a study by itself: first the search for its settings, then all columns and seeds."""
-
-    request: StudyRequest
-    study: Study
-    say: Say
-    on_ray_death: Say | None
-
-    def run(self) -> StudyResults:
-        """Run the rows that are asked for."""
-        for file in sorted(self.request.directory.glob("*/*/study.json")):  # of all that the tables count
-            StudyDirectory.open(file.parent, trust=self.request.trust).check_trusted()
-        names = list(self.study.axes["row"])
-        for name in names:
-            self._check(name)
-        for name in names:
-            self._compare(name, self._search(name) if self.study.rows[name].tune else {})
-        directory = self.request.directory
-        return store(self.study, summarize_benchmark(directory, self.study, self.request.command), directory)
-
-    @property
-    def _seeds(self) -> list[int]:
-        return list(self.study.seeds if self.request.seeds is None else self.request.seeds)
-
-    def _check(self, name: str) -> None:
-        """Refuse a row that cannot be run, before hours are spent on another."""
-        files = {SEARCHES: search_of(self.study, name)} if self.study.rows[name].tune else {}
-        files[ROWS] = row_of(self.study, name, {}, self._seeds)
-        for kind, file in files.items():
-            study = self._directory(kind, name, file).study
-            for point in study.points():
-                config_of(study, point, study.seeds[0])
-        check_study(study)
-
-    def _search(self, name: str) -> dict[str, Any]:
-        """Run the search for a row's settings; returns the point that is best on the held-out samples."""
-        self.say(f"search for {name}")
-        search = self._directory(SEARCHES, name, search_of(self.study, name))
-        self._run(search)
-        best = best_of(read_results(search, search.study), search.study.goals)
-        if best is None:
-            raise ConfigError(
-                f"no trial of {name} was completed: see {search.path / 'table.md'}, then run the command again"
-            )
-        return dict(best.point)
-
-    def _compare(self, name: str, chosen: dict[str, Any]) -> None:
-        """Run a row in all columns; seeds that it has already stay."""
-        self.say(f"{name} on {', '.join(self.study.columns) or 'all seeds'}")
-        path, seeds = self._path(ROWS, name), set(self._seeds)
-        if (path / "study.json").is_file():
-            seeds |= set(StudyDirectory.open(path).study.seeds)
-        self._run(self._directory(ROWS, name, row_of(self.study, name, chosen, sorted(seeds))))
-
-    def _path(self, kind: str, name: str) -> Path:
-        return self.request.directory / kind / slug(name)
-
-    def _directory(self, kind: str, name: str, file: dict[str, Any]) -> StudyDirectory:
-        """Open or describe the study of a row; one with other points keeps the runs that it has."""
-        path = self._path(kind, name)
-        study = StudyDirectory.of(path, slug(name), file, self.study.overrides, self.request.command)
-        _refuse_other(study, trust=self.request.trust)
-        if (path / "study.json").is_file():
-            old = StudyDirectory.open(path, trust=self.request.trust)
-            if (old.record.file, old.record.overrides) == (study.record.file, study.record.overrides):
-                return old
-        return study
-
-    def _run(self, study: StudyDirectory) -> None:
-        ended = study.record.finished is not None and (study.path / "results.json").is_file()
-        if ended and all(trial.state in ("complete", "stopped") for trial in read_results(study, study.study)):
-            return
-        with study.locked():
-            study.save()
-            self.request.run_in(study, self.say, self.on_ray_death)
 
 
 def search_of(file: StudyFile, name: str) -> dict[str, Any]:
@@ -271,22 +218,4 @@ def search_of(file: StudyFile, name: str) -> dict[str, Any]:
         "seeds": [file.tuning.seed],
         "maximize": file.maximize,
         "minimize": file.minimize,
-    }
-
-
-def row_of(file: StudyFile, name: str, chosen: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-    """Write the study that runs a row on all columns with these seeds, at the settings that its search has `chosen`."""
-    row = file.rows[name]
-    settings = {**row.settings, **chosen}
-    return {
-        "title": f"{file.title}: {name}",
-        "notes": file.notes,
-        "recipe": file.recipe,
-        "set": file.settings,
-        "rows": {name: row.model_dump(exclude_unset=True, exclude={"tune", "settings"}) | {"set": settings}},
-        "columns": {key: column.model_dump(by_alias=True, exclude_unset=True) for key, column in file.columns.items()},
-        "seeds": seeds,
-        "maximize": file.maximize,
-        "minimize": file.minimize,
-        "selection": "test",
     }

@@ -9,9 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rayfed_ssl.formats import Unit
 from rayfed_ssl.reports.figures import Line, draw_lines
-from rayfed_ssl.reports.html.page import PageCell, PageTable
 from rayfed_ssl.reports.style import AXES, HEIGHT, INK, WIDTH, bar_style, clean, legend_below, new_axes
+from rayfed_ssl.reports.table import Cell, Table
 
 BANDS = (("minimum", "maximum"), ("lower quartile", "upper quartile"))
 """Headings of the ends of a line's bands."""
@@ -25,7 +26,7 @@ class Plot:
     title: str
     alt: str
     figure: Figure
-    table: PageTable | None = None
+    table: Table | None = None
     note: str = ""
 
 
@@ -46,7 +47,7 @@ def line_plot(key: str, title: str, y: str, lines: Sequence[Line], note: str = "
     rounds = sorted({x for values in series.values() for x in values})
     rows = [[round, *(values.get(round) for values in series.values())] for round in rounds]
     alt = f"Line chart: {y} over {len(rounds)} rounds. The numbers are in the table below."
-    return Plot(key, title, alt, figure, PageTable.of(title, ["round", *series], rows), note)
+    return Plot(key, title, alt, figure, Table.of(title, ["round", *series], rows), note)
 
 
 def bar_plot(
@@ -55,7 +56,7 @@ def bar_plot(
     row: str,
     labels: Sequence[str],
     series: Mapping[str, Sequence[float | None]],
-    unit: str,
+    unit: Unit,
     note: str = "",
 ) -> Plot:
     """Draw horizontal bars, those of all series beside each other at each label; None has no bar.
@@ -79,8 +80,8 @@ def bar_plot(
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(visible=False, axis="y")
     legend_below(figure, axes)
-    cells = [[PageCell.of(value, unit) for value in values] for values in zip(*series.values(), strict=True)]
-    table = PageTable.of(title, [row, *series], [[label, *values] for label, values in zip(labels, cells, strict=True)])
+    cells = [[Cell.of(value, unit) for value in values] for values in zip(*series.values(), strict=True)]
+    table = Table.of(title, [row, *series], [[label, *values] for label, values in zip(labels, cells, strict=True)])
     alt = f"Bar chart: {', '.join(series)} by {row}, {len(labels)} rows. The numbers are in the table below."
     return Plot(key, title, alt, figure, table, note)
 

@@ -6,10 +6,11 @@ from statistics import fmean
 from rayfed_ssl import formats
 from rayfed_ssl.reports.html import record_plots
 from rayfed_ssl.reports.html.figure import FigureWriter
-from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title
+from rayfed_ssl.reports.html.page import Card, PageSection, score_title
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup, by_seed, differences, labeled
 from rayfed_ssl.reports.summary import Summary, error_note, score_differences
+from rayfed_ssl.reports.table import MISSING, Cell, Table
 
 
 def labeled_groups(runs: Sequence[ReportedRun]) -> tuple[SeedGroup, ...]:
@@ -32,7 +33,7 @@ def comparison_sections(runs: Sequence[ReportedRun], writer: FigureWriter, comma
     text += tuple(f"Note: {note}." for note in (error_note(summaries), score_differences(summaries)) if note)
     no_accuracy = () if len(figures) > 1 else ("No accuracy is on record yet.",)
     differing = [[key, *values] for key, values in differences(groups, MISSING).items()]
-    settings = PageTable.of("Settings that differ", ["key", *(group.label for group in groups)], differing)
+    settings = Table.of("Settings that differ", ["key", *(group.label for group in groups)], differing)
     what = f"{len(differing)} settings." if differing else "Nothing but the seed."
     return (
         PageSection("headline", "Headline", cards=_cards(groups), text=text, tables=(scores_table(groups),)),
@@ -61,7 +62,7 @@ def _cards(groups: Sequence[SeedGroup]) -> tuple[Card, ...]:
     return (*cards, Card("Sent by all clients", sent), Card("Time of rounds", seconds))
 
 
-def scores_table(groups: Sequence[SeedGroup]) -> PageTable:
+def scores_table(groups: Sequence[SeedGroup]) -> Table:
     """Show final scores, bytes and time of each group."""
     names = list(dict.fromkeys(name for group in groups for name in group.scores))
     names.sort(key=lambda name: (name != "linear", name != "linear_best", name != "knn", name))
@@ -69,22 +70,22 @@ def scores_table(groups: Sequence[SeedGroup]) -> PageTable:
         [
             group.label,
             len(group.runs),
-            PageCell(f"{group.runs[0].rounds} × {group.runs[0].config.epochs}", group.runs[0].rounds),
-            *(PageCell.of(group.scores.get(name), "percent") for name in names),
-            PageCell.of(fmean(run.bytes_up for run in group.runs), "bytes"),
-            PageCell.of(fmean(run.bytes_down for run in group.runs), "bytes"),
-            PageCell.of(fmean(run.seconds for run in group.runs), "seconds"),
+            Cell(text=f"{group.runs[0].rounds} × {group.runs[0].config.epochs}", mean=group.runs[0].rounds),
+            *(Cell.of(group.scores.get(name), "percent") for name in names),
+            Cell.of(fmean(run.bytes_up for run in group.runs), "bytes"),
+            Cell.of(fmean(run.bytes_down for run in group.runs), "bytes"),
+            Cell.of(fmean(run.seconds for run in group.runs), "seconds"),
         ]
         for group in groups
     ]
     costs = ["up, all", "down, all", "time of rounds"]
     columns = ["run", "seeds", "rounds", *map(score_title, names), *costs]
-    return PageTable.of("Final scores and costs, mean over seeds", columns, rows)
+    return Table.of("Final scores and costs, mean over seeds", columns, rows)
 
 
-def _runs(runs: Sequence[ReportedRun]) -> PageTable:
+def _runs(runs: Sequence[ReportedRun]) -> Table:
     rows = [_run(run.name, run.summary) for run in runs]
-    return PageTable.of("Each run", list(rows[0]), [row.values() for row in rows])
+    return Table.of("Each run", list(rows[0]), [row.values() for row in rows])
 
 
 def _run(name: str, run: Summary) -> Mapping[str, object]:
@@ -98,10 +99,10 @@ def _run(name: str, run: Summary) -> Mapping[str, object]:
         "dataset": run.dataset,
         "seed": run.config.seed,
         "finished": "yes" if run.finished else f"no, round {run.rounds} of {run.config.rounds}",
-        "linear probe, last epoch": PageCell.of(run.headline("linear"), "percent"),
-        "points over its start": PageCell(formats.points(gain, MISSING), gain),
-        "kNN": PageCell.of(run.headline("knn"), "percent"),
-        "up": PageCell.of(run.bytes_up, "bytes"),
-        "time of rounds": PageCell.of(run.seconds, "seconds"),
+        "linear probe, last epoch": Cell.of(run.headline("linear"), "percent"),
+        "points over its start": Cell(text=formats.points(gain, MISSING), mean=gain),
+        "kNN": Cell.of(run.headline("knn"), "percent"),
+        "up": Cell.of(run.bytes_up, "bytes"),
+        "time of rounds": Cell.of(run.seconds, "seconds"),
         "state": (run.state_sha256 or MISSING)[:16],
     }

@@ -16,11 +16,11 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import SavedEncoder
+from rayfed_ssl.reports.figures import partition_figure, public_rows
 from rayfed_ssl.reports.html.charts import Plot
-from rayfed_ssl.reports.html.page import PageTable
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
 from rayfed_ssl.reports.style import COLORS, HEIGHT, MARKERS, PAPER, clean, legend_below, new_axes
+from rayfed_ssl.reports.table import Table
 from rayfed_ssl.seeds import Purpose, derive_seed
 
 MAX_SAMPLES = 1000
@@ -63,7 +63,7 @@ def partition_plot(federation: Federation) -> Plot:
         "Samples by client and class",
         f"Bubble chart: samples of {len(classes)} classes at {len(rows)} clients; areas are numbers of samples.",
         partition_figure(labels, federation.shards, classes, public=public_rows(federation)),
-        PageTable.of("Training samples by client and class", ["client", "samples", *classes], rows),
+        Table.of("Training samples by client and class", ["client", "samples", *classes], rows),
         "The area of a circle is the number of samples; the public set, where it was a client's shard, is hollow. "
         f"Skew: {federation.skew.text}.",
     )
@@ -106,12 +106,12 @@ def embedding_plot(features: SampleFeatures) -> Plot:
     figure, axes = new_axes(height=HEIGHT + 0.4 + 0.07 * min(len(present), 30))
     texts = list[Text]()
     for index, (label, name) in enumerate(zip(present, names, strict=True)):
-        own = points[features.labels == label]
+        of_class = points[features.labels == label]
         marker, color = MARKERS[index % len(MARKERS)], COLORS[index % len(COLORS)]
-        axes.scatter(own[:, 0], own[:, 1], s=13, linewidths=0, color=color, marker=marker, label=name)
+        axes.scatter(of_class[:, 0], of_class[:, 1], s=13, linewidths=0, color=color, marker=marker, label=name)
         if len(present) <= 30:
             box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
-            x, y = np.median(own, axis=0)
+            x, y = np.median(of_class, axis=0)
             texts.append(axes.text(x, y, name, ha="center", va="center", size=8, weight="bold", bbox=box))
     axes.set(xticks=[], yticks=[])
     axes.margins(0.08)
@@ -124,7 +124,7 @@ def embedding_plot(features: SampleFeatures) -> Plot:
         "t-SNE of test features",
         f"Scatter chart: t-SNE of {len(features.values)} test samples' features, {len(present)} classes.",
         figure,
-        PageTable.of("Test samples in the picture", ["class", "samples"], zip(names, counts.tolist(), strict=True)),
+        Table.of("Test samples in the picture", ["class", "samples"], zip(names, counts.tolist(), strict=True)),
         f"Encoder {features.encoder}, {len(features.values)} test samples; names stand at their classes' medians, or above. "
         "Distances between far groups mean nothing.",
     )

@@ -1,67 +1,10 @@
 """What a page is made of; the template turns it into HTML."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
-from rayfed_ssl import formats
-from rayfed_ssl.formats import MeanStd
-
-MISSING = "–"
-
-TEXTS: Mapping[str, Callable[[float], str]] = {
-    "percent": formats.percent,
-    "bytes": formats.size,
-    "seconds": formats.duration,
-    "": formats.number,
-}
-"""How a number is written, by its unit: a share in [0, 1], bytes, seconds, or none."""
-
-
-@dataclass(frozen=True)
-class PageCell:
-    """What a cell shows, the number that it sorts by, and further lines in small print."""
-
-    text: str
-    value: float | None = None
-    small: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, value: float | MeanStd | None, unit: Any = "") -> "PageCell":
-        """Show a number in its unit (see `TEXTS`), or mean ± deviation and the number of runs."""
-        if isinstance(value, MeanStd):
-            return cls(value.text(unit, n=True), value.mean)
-        return cls(MISSING) if value is None or not math.isfinite(value) else cls(TEXTS[unit](value), value)
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A table that sorts by each of its columns, the first of which names the row."""
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[PageCell, ...], ...]
-
-    @classmethod
-    def of(cls, caption: str, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> "PageTable":
-        """Make a table from cells, text and numbers."""
-        cells = [tuple(map(_cell, row)) for row in rows]
-        assert all(len(row) == len(columns) for row in cells)
-        return cls(caption, tuple(columns), tuple(cells))
-
-
-def _cell(value: object) -> PageCell:
-    match value:
-        case PageCell():
-            return value
-        case int():
-            return PageCell(f"{value:,}", value)
-        case float() | None:
-            return PageCell.of(value)
-    return PageCell(str(value))
+from rayfed_ssl.reports.table import Table
 
 
 @dataclass(frozen=True)
@@ -72,7 +15,7 @@ class RenderedFigure:
     svg: Markup
     note: str
     origin: str
-    table: PageTable | None
+    table: Table | None
     wide: bool
     files: tuple[str, ...]
 
@@ -100,8 +43,8 @@ class PageSection:
     cards: tuple[Card, ...] = ()
     text: tuple[str, ...] = ()
     figures: tuple[RenderedFigure, ...] = ()
-    tables: tuple[PageTable, ...] = ()
-    folded: tuple[PageTable, ...] = ()
+    tables: tuple[Table, ...] = ()
+    folded: tuple[Table, ...] = ()
     parts: tuple["PageSection", ...] = ()
 
 

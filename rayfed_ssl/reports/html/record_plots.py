@@ -16,10 +16,11 @@ from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.reports.clock_figure import schedule_figure, staleness_of, tasks_of
 from rayfed_ssl.reports.figures import Line, draw_lines, loss_lines
 from rayfed_ssl.reports.html.charts import Plot, bar_plot, heatmap, line_plot
-from rayfed_ssl.reports.html.page import PageCell, PageTable, score_title
+from rayfed_ssl.reports.html.page import score_title
 from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.style import HEIGHT, MUTED, PAPER, WIDTH, legend_below, line_style, new_axes
 from rayfed_ssl.reports.summary import CurvePoint, Summary, by_round
+from rayfed_ssl.reports.table import Cell, Table
 
 X_LABELS = {
     "rounds": "round",
@@ -44,7 +45,7 @@ def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
     curves = [(group, _curve(group.runs)) for group in groups]
     axes = [x for x in X_LABELS if all(x in at for _, curve in curves for at, _, _ in curve)]
     rows = [
-        [group.label, *(at[x] for x in axes), PageCell.of(knn, "percent"), PageCell.of(linear, "percent")]
+        [group.label, *(at[x] for x in axes), Cell.of(knn, "percent"), Cell.of(linear, "percent")]
         for group, curve in curves
         for at, knn, linear in curve
     ]
@@ -55,7 +56,7 @@ def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
     )
     plots: list[Plot] = []
     for x in axes if max(lengths) > 1 else axes[1:]:
-        table = None if plots else PageTable.of("Accuracy over the run", heads, rows)
+        table = None if plots else Table.of("Accuracy over the run", heads, rows)
         alt = f"Line chart: accuracy in percent over {X_LABELS[x]}, {len(groups)} series. The first has a table."
         title = f"Accuracy over {x.replace('-', ' ')}"
         plots.append(Plot(f"accuracy-over-{x}", title, alt, _draw_accuracy(curves, x), table, note))
@@ -175,18 +176,18 @@ def client_plot(summary: Summary) -> Plot | None:
     return bar_plot("clients", "Accuracy by client", "client", labels, series, "percent", note)
 
 
-def pictures_plot(attack: str, found: tuple[int, np.ndarray, np.ndarray]) -> Plot:
+def pictures_plot(attack: str, pictures: tuple[int, np.ndarray, np.ndarray]) -> Plot:
     """Draw originals above reconstructions, of a client, uint8 [M, C, H, W] each."""
-    client, originals, others = found
-    shown = min(8, len(originals))
-    figure, axes = new_axes(height=WIDTH * 2 / shown + 0.2)
-    rows = [np.concatenate(list(pictures[:shown]), axis=2) for pictures in (originals, others)]
+    client, originals, others = pictures
+    number = min(8, len(originals))
+    figure, axes = new_axes(height=WIDTH * 2 / number + 0.2)
+    rows = [np.concatenate(list(row[:number]), axis=2) for row in (originals, others)]
     picture = np.concatenate(rows, axis=1).transpose(1, 2, 0)
     axes.imshow(picture.squeeze(2) if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=255)
     axes.set_yticks([originals.shape[2] * place for place in (0.5, 1.5)], ["original", "attack"])
     axes.set_xticks([])
     axes.grid(visible=False)
-    alt = f"{shown} pictures of client {client}, and below each what {attack} made of the upload."
+    alt = f"{number} pictures of client {client}, and below each what {attack} made of the upload."
     return Plot(f"audit-{attack}", f"What {attack} reconstructs", alt, figure, None, f"Client {client}.")
 
 
@@ -243,7 +244,7 @@ def matrix_plot(name: str, matrix: PairMatrix) -> Plot:
         f"{matrix.title[0].upper()}{matrix.title[1:]} of encoders",
         f"Heatmap: {label} of each pair of {len(encoders)} encoders. The numbers are in the table below.",
         heatmap(values, label=label, low=low, high=high, ticks=ticks),
-        PageTable.of(label, ["encoder", *encoders], rows),
+        Table.of(label, ["encoder", *encoders], rows),
     )
 
 

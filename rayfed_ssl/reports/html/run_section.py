@@ -17,10 +17,11 @@ from rayfed_ssl.reports.clock_figure import wasted_training
 from rayfed_ssl.reports.html import data_plots, record_plots
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.figure import FigureWriter
-from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title
+from rayfed_ssl.reports.html.page import Card, PageSection, score_title
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.summary import Summary, epsilon_text, partition_text, virtual_text, with_client_summary
+from rayfed_ssl.reports.table import MISSING, Cell, Table
 from rayfed_ssl.reports.verdict import verdict
 from rayfed_ssl.storage.tables import table_if_any
 
@@ -41,6 +42,8 @@ class RunSections:
         """Make all of them, in the order of the page."""
         data, partition, test_features = self._data_sections()
         loss, timing = record_plots.loss_plot(self._record.metrics), record_plots.timing_plot(self._record.metrics)
+        phases = self._summary.phases
+        seconds = [f"The process that ran it last took {phases_text(phases)} (seconds)."] if phases else []
         return (
             self._section("headline", "Headline", self._status(), cards=self._cards(), **self._verdict()),
             self._accuracy(),
@@ -50,7 +53,7 @@ class RunSections:
             self._communication(),
             *self._virtual_time(),
             *self._audit(),
-            self._section("time", "Time", self._phases() if timing else ["No round is on record yet."], [timing]),
+            self._section("time", "Time", seconds if timing else ["No round is on record yet."], [timing]),
             self._diagnostics(),
             data,
             self._settings(),
@@ -62,7 +65,7 @@ class RunSections:
         title: str,
         text: Iterable[str] = (),
         plots: Iterable[Plot | None] = (),
-        tables: Iterable[PageTable] = (),
+        tables: Iterable[Table] = (),
         **others: Any,
     ) -> PageSection:
         figures = tuple(self._writer.render(plot, self._run.name, self._origin) for plot in plots if plot)
@@ -122,10 +125,6 @@ class RunSections:
             Card("State", (summary.state_sha256 or MISSING)[:12], ("first 12 digits of its SHA-256",)),
         )
 
-    def _phases(self) -> list[str]:
-        phases = self._summary.phases
-        return [f"The process that ran it last took {phases_text(phases)} (seconds)."] if phases else []
-
     def _accuracy(self) -> PageSection:
         summary = self._summary
         plots = [*record_plots.accuracy_plots([SeedGroup((summary,), summary.name)]), record_plots.client_plot(summary)]
@@ -140,8 +139,8 @@ class RunSections:
             )
         if rows := self._run.evaluations:
             columns = ["encoder", "round", "protocol", "name", "value", "settings"]
-            cells = [[PageCell.of(row[c], "percent") if c == "value" else row[c] for c in columns] for row in rows]
-            tables.append(PageTable.of("Scores of later evaluations: evaluations.parquet", columns, cells))
+            cells = [[Cell.of(row[c], "percent") if c == "value" else row[c] for c in columns] for row in rows]
+            tables.append(Table.of("Scores of later evaluations: evaluations.parquet", columns, cells))
         return self._section("accuracy", "Accuracy", text, plots, tables)
 
     def _data_sections(self) -> tuple[PageSection, PageSection, PageSection]:
@@ -165,7 +164,7 @@ class RunSections:
             self._section("features", "Test features", *self._features(federation)),
         )
 
-    def _dataset(self) -> PageTable:
+    def _dataset(self) -> Table:
         data, config = self._record.manifest.data, self._summary.config
         facts = data.model_dump(exclude={"shards", "shards_sha256", "skew"})
         facts |= {"name": self._summary.dataset, "classes": f"{len(data.classes)}: {', '.join(data.classes)}"}
@@ -185,15 +184,18 @@ class RunSections:
 
     def _diagnostics(self) -> PageSection:
         plots: list[Plot | None] = [*record_plots.diagnostic_plots(self._record.metrics)]
-        text, tables, found = [], [], self._run.diagnostics
-        if found is not None:
-            text = [f"Heatmaps and table: round {found.round}, without labels.", *map(_sentence, found.notes)]
-            plots += [record_plots.matrix_plot(name, matrix) for name, matrix in found.matrices.items()]
-            plots.append(record_plots.negatives_plot(found))
-            names = list(dict.fromkeys(name for values in found.encoders.values() for name in values))
-            rows = [[encoder, *map(values.get, names)] for encoder, values in found.encoders.items()]
+        text, tables, diagnostics = [], [], self._run.diagnostics
+        if diagnostics is not None:
+            text = [
+                f"Heatmaps and table: round {diagnostics.round}, without labels.",
+                *map(_sentence, diagnostics.notes),
+            ]
+            plots += [record_plots.matrix_plot(name, matrix) for name, matrix in diagnostics.matrices.items()]
+            plots.append(record_plots.negatives_plot(diagnostics))
+            names = list(dict.fromkeys(name for values in diagnostics.encoders.values() for name in values))
+            rows = [[encoder, *map(values.get, names)] for encoder, values in diagnostics.encoders.items()]
             heads = ["encoder", *(name.replace("_", " ") for name in names)]
-            tables = [PageTable.of("Encoders without labels", heads, rows)]
+            tables = [Table.of("Encoders without labels", heads, rows)]
         elif not plots:
             text.append("None on record: evaluation.diagnostics=N measures them every N rounds.")
         return self._section("diagnostics", "Diagnostics", text, plots, tables)
@@ -228,8 +230,8 @@ class RunSections:
             f"Attacks on the uploads of round {', '.join(map(str, rounds))}, by what each metric says (docs/privacy.md).",
             "An attack that fails says that it failed, and proves no privacy.",
         ]
-        table = PageTable.of("What attacks reached, over clients", Reached._fields, reached(rows))
-        plots = [record_plots.pictures_plot(*found) for found in reconstructions(self._record.directory, rows).items()]
+        table = Table.of("What attacks reached, over clients", Reached._fields, reached(rows))
+        plots = [record_plots.pictures_plot(*each) for each in reconstructions(self._record.directory, rows).items()]
         yield self._section("audit", "Audit", text, plots, [table])
 
     def _settings(self) -> PageSection:
@@ -243,7 +245,7 @@ class RunSections:
         return self._section("settings", "Configuration, environment, notes", text, folded=folded)
 
 
-def scores_table(summary: Summary) -> PageTable:
+def scores_table(summary: Summary) -> Table:
     """Show a run's final scores, an encoder a row, and their mean and minimum over clients."""
     scores = with_client_summary(summary.scores)
     names = list(dict.fromkeys(name for metrics in scores.values() for name in metrics))
@@ -251,16 +253,16 @@ def scores_table(summary: Summary) -> PageTable:
         [
             encoder,
             summary.architecture(encoder) if encoder in summary.scores else "",
-            *(PageCell.of(metrics.get(name), "percent") for name in names),
+            *(Cell.of(metrics.get(name), "percent") for name in names),
         ]
         for encoder, metrics in scores.items()
     ]
     caption = f"Scores of each encoder after round {summary.rounds}"
-    return PageTable.of(caption, ["encoder", "model", *map(score_title, names)], rows)
+    return Table.of(caption, ["encoder", "model", *map(score_title, names)], rows)
 
 
-def _listed(caption: str, entries: Mapping[str, Any]) -> PageTable:
-    return PageTable.of(caption, ["key", "value"], [[key, formats.yaml_text(value)] for key, value in entries.items()])
+def _listed(caption: str, entries: Mapping[str, Any]) -> Table:
+    return Table.of(caption, ["key", "value"], [[key, formats.value_text(value)] for key, value in entries.items()])
 
 
 def _sentence(text: str) -> str:

@@ -142,17 +142,14 @@ def open_sources(
                 raise ConfigError(f"{directory} holds no run and no study: name a directory that rayfed-ssl wrote")
     for path, named in sources.paths.items():
         with sources.leaving_out(path, named):
-            sources.runs.append(_open_run(path, trust))
+            record, file = RunRecord.open(path, trust=trust), path / FILE
+            diagnostics = read_model(file, Diagnostics) if file.is_file() else None
+            evaluations = tuple(read_measurements(path))
+            sources.runs.append(ReportedRun(path.name, record, summarize(record), evaluations, diagnostics))
     if not sources.runs and not sources.tables:
         raise ConfigError(*sources.left_out)
     sources.name_runs()
     return sources
-
-
-def _open_run(directory: Path, trust: bool) -> ReportedRun:
-    record, path = RunRecord.open(directory, trust=trust), directory / FILE
-    diagnostics = read_model(path, Diagnostics) if path.is_file() else None
-    return ReportedRun(directory.name, record, summarize(record), tuple(read_measurements(directory)), diagnostics)
 
 
 def read_model(path: Path, model: type[Model]) -> Model:

@@ -1,7 +1,6 @@
-"""Sweeps that tests make in this process, without Ray; and rows of sweeps that never ran."""
+"""Sweeps that tests make in this process, without Ray; and trials of sweeps that never ran."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.runner import open_queue
 from tune.studies.execution.segments import outcome_of
-from tune.studies.execution.trial_table import write_rows
+from tune.studies.execution.trial_table import NO_ROUNDS
 from tune.studies.results.results import TrialResult
 from tune.studies.results.trial_results import results_of
 from tune.studies.run import StudyRequest
-from tune.studies.search.search import Outcome, Search, Segment
 
 TINY = {
     "rounds": 2,
@@ -82,33 +80,14 @@ def go_on(directory: StudyDirectory, segments: int | None = None) -> None:
             segments = None if segments is None else segments - 1
 
 
-def fabricate(directory: StudyDirectory, outcome: Callable[[Segment], Mapping[str, float]]) -> None:
-    """Take a sweep to its end with scores that no run has given, and write down its trials."""
-    search = Search(directory.study)
-    found = {}
-    while (segment := search.next()) is not None:
-        found[segment.trial, segment.seed] = outcome(segment)
-        search.done(segment, Outcome(found[segment.trial, segment.seed]))
-    rows = []
-    for trial in search.trials:
-        facts = {"state": trial.state, "reason": trial.reason or None}
-        if not trial.runs:
-            rows.append(row(search.study, trial.number, trial.point, seed=None, run=None, **facts))
-        for seed in trial.runs:
-            scores = found[trial.number, seed].items()
-            columns = {score if score == "bytes" else f"score.{score}": value for score, value in scores}
-            rows.append(row(search.study, trial.number, trial.point, seed=seed, **facts, **columns))
-    write_rows(rows, directory.path / "trials.parquet")
-
-
 def result(
     study: Study, number: int, point: Mapping[str, Any], values: Sequence[float] | Mapping[str, Sequence[float]] = ()
 ) -> TrialResult:
     """Make a complete trial that came to these values over seeds; of the first goal, or of several by name."""
     named = values if isinstance(values, Mapping) else {study.goals[0].score: values}
-    columns = {score if score == "bytes" else f"score.{score}": found for score, found in named.items()}
+    columns = {score if score == "bytes" else f"score.{score}": each for score, each in named.items()}
     rows = [
-        row(study, number, point, seed=seed, **{name: found[index] for name, found in columns.items()})
+        row(study, number, point, seed=seed, **{name: each[index] for name, each in columns.items()})
         for index, seed in enumerate(study.seeds)
     ]
     return results_of(study, rows)[0]
@@ -121,13 +100,8 @@ def ended(study: Study, number: int, point: Mapping[str, Any], state: str, reaso
 
 
 def row(study: Study, number: int, point: Mapping[str, Any], **columns: Any) -> dict[str, Any]:
-    """Make a row of `trials.parquet`."""
-    usual = {"trial": number, "state": "complete", "reason": None, "seed": 0, "round": 2, "rounds": 2, "seconds": 1.5}
-    usual |= {
-        "run": f"runs/{number}-{columns.get('seed', 0)}",
-        "bytes": 1000,
-        "bytes_up": 500,
-        "bytes_down": 500,
-        "samples": 0,
-    }
-    return usual | {f"param.{name}": json.dumps(value) for name, value in point.items()} | columns
+    """Make a row of a trial and a seed, as if it had run."""
+    usual = {"trial": number, "state": "complete", "reason": "", "seed": 0, "point": point, "rounds": 2}
+    usual |= {"run": f"runs/{number}-{columns.get('seed', 0)}"}
+    progress = {"round": 2, "finished": True, "bytes": 1000, "bytes_up": 500, "bytes_down": 500, "seconds": 1.5}
+    return usual | NO_ROUNDS | progress | columns

@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.records.run_record import RunRecord
-from tests.tune.studies.swept import begin, fabricate, write
+from tests.tune.studies.swept import begin, result, write
 from tune.studies.definition.files import load_study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.results.best_settings import inherited_settings
+from tune.studies.results.results import StudyResults
 from tune.studies.results.summary import summarize_study
 from tune.studies.run import StudyRequest
-from tune.studies.search.search import Segment
 
 FIRST: dict[str, Any] = {
     "rows": {"plain": {}, "wide": {"set": {"training.batch": 16}}},
@@ -36,16 +33,15 @@ BEST_IS_WIDE_2 = [(0.9, 0.9), (0.8, 0.8), (0.3, 0.3), (0.5, 0.3)]
 
 
 def finish(folder: Path, tree: Mapping[str, Any], scores: Sequence[Sequence[float]]) -> Path:
-    """Fabricate a finished study with the record of each run, and scores by trial and seed."""
+    """Fabricate a finished study without runs, with scores by trial and seed."""
     directory = begin(folder, tree, "first")
-
-    def outcome(segment: Segment) -> dict[str, float]:
-        run = directory.runs / f"{segment.trial}-{segment.seed}"
-        federation = Federation.open(segment.run.config)
-        RunRecord.create(run, federation, LocalExecutor(federation).arithmetic())
-        return {directory.study.goals[0].score: scores[segment.trial][segment.seed]}
-
-    fabricate(directory, outcome)
+    study = directory.study
+    trials = [
+        result(study, number, point, each)
+        for number, (point, each) in enumerate(zip(study.points(), scores, strict=True))
+    ]
+    results = StudyResults(name=study.name, title="", trials=trials, tables=[])
+    (directory.path / "results.json").write_text(results.model_dump_json())
     directory.record.finished = "2026-01-01T00:00:00+00:00"
     directory.save()
     return directory.path

@@ -18,11 +18,12 @@ from rayfed_ssl.reports.html import write_report
 from tests.tune.conftest import Cli
 from tune.studies.definition.files import load_study, study_names
 from tune.studies.definition.trial_configs import run_of
+from tune.studies.execution.directory import StudyDirectory
 from tune.studies.results.paired_differences import compared, system_table
 from tune.studies.results.reported import read_study
 from tune.studies.results.results import Difference, ScoreResult, StudyResults, TrialResult
-from tune.studies.results.summary import summarize_benchmark
-from tune.studies.run import StudyRequest, row_of, search_of
+from tune.studies.results.summary import summarize_study
+from tune.studies.run import StudyRequest, search_of
 
 TREE: dict[str, Any] = {
     "title": "Two systems",
@@ -72,10 +73,14 @@ def systems(results: StudyResults, column: str) -> dict[str, TrialResult]:
 
 def test_a_benchmark_of_somebody_else_does_not_count(made: tuple[StudyRequest, StudyResults], tmp_path: Path):
     copy = Path(shutil.copytree(made[0].directory, tmp_path / "copy"))
-    shutil.rmtree(copy / "rows" / "alone")
-    with pytest.raises(UntrustedError, match=r"fedprox is not a study that you have made here: to run it, add --trust"):
+    record = (copy / "study.json").read_bytes()
+    of_others = "is not a study that you have made here: to run it, add --trust"
+    with pytest.raises(UntrustedError, match=rf"search/fedsimclr {of_others}"):
         replace(made[0], out=copy, rows=("alone",)).run(print)
-    assert not (copy / "rows" / "alone").exists()
+    shutil.rmtree(copy / "search")
+    with pytest.raises(UntrustedError, match=rf"copy {of_others}"):
+        replace(made[0], out=copy, rows=("alone",)).run(print)
+    assert (copy / "study.json").read_bytes() == record
 
 
 def test_each_system_runs_with_what_its_search_chose(made: tuple[StudyRequest, StudyResults]) -> None:
@@ -101,11 +106,11 @@ def test_differences_are_paired_by_seed(made: tuple[StudyRequest, StudyResults])
         assert rows["alone"].seeds == [0, 1]
         base, mine = rows["FedSimCLR"].values["linear"].each, rows["alone"].values["linear"].each
         differences = [a - b for a, b in zip(mine, base, strict=True)]
-        found = rows["alone"].versus
-        assert found is not None
-        assert found.mean == pytest.approx(fmean(differences), abs=1e-15)
+        versus = rows["alone"].versus
+        assert versus is not None
+        assert versus.mean == pytest.approx(fmean(differences), abs=1e-15)
         half = 12.706204736432095 * stdev(differences) / 2**0.5  # Student's t, one degree of freedom
-        assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half), abs=1e-9)
+        assert (versus.low, versus.high) == pytest.approx((versus.mean - half, versus.mean + half), abs=1e-9)
         assert rows["FedSimCLR"].versus is None
         means = {name: row.values["linear"].mean for name, row in rows.items()}
         best = max(means, key=lambda name: means[name])
@@ -178,11 +183,9 @@ def test_a_part_adds_to_what_is_there(made: tuple[StudyRequest, StudyResults]) -
 
 def test_a_missing_run_costs_its_seed_alone(made: tuple[StudyRequest, StudyResults], tmp_path: Path) -> None:
     request, results = made
-    out = tmp_path / "out"
-    shutil.copytree(request.directory, out)
-    shutil.rmtree(out / systems(results, "IID")["alone"].runs[1])
-    study = load_study(request.name, kind="benchmark")
-    row = systems(summarize_benchmark(out, study, "again"), "IID")["alone"]
+    directory = StudyDirectory.open(Path(shutil.copytree(request.directory, tmp_path / "out")), trust=True)
+    shutil.rmtree(directory.path / systems(results, "IID")["alone"].runs[1])
+    row = systems(summarize_study(directory), "IID")["alone"]
     assert row.seeds == [0]
     assert isinstance(row.versus, Difference)
     assert (row.versus.n, row.versus.low) == (1, None)
@@ -228,7 +231,6 @@ def test_shipped_benchmarks_resolve_at_an_equal_budget(name: str) -> None:
         if file.rows[row].tune:
             search = load_study(search_of(file, row))
             assert all(run_of(search, point, 0) for point in search.points())
-    rows = [load_study(row_of(file, row, {}, [0])) for row in file.rows]
-    configs = [run_of(study, point, 0).config for study in rows for point in study.points()]
+    configs = [run_of(file, point, 0).config for point in file.points()]
     on_all_samples = [config for config in configs if getattr(config.partition, "fraction", 1) == 1]
     assert len({config.training.total_steps or config.rounds * config.epochs for config in on_all_samples}) == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 import ray
 import yaml
@@ -22,7 +23,6 @@ from tests.actors.conftest import killing
 from tests.conftest import tiny_tree
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.runner import run_study, run_study_here
-from tune.studies.execution.trial_table import read_rows
 from tune.studies.run import StudyRequest
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -72,7 +72,7 @@ def begin(directory: Path, *overrides: str, **tree: Any) -> StudyDirectory:
 
 def result(directory: StudyDirectory) -> list[dict[str, Any]]:
     """The rows of a sweep, without times, and the digest of each run's final state."""
-    rows = read_rows(directory.path / "trials.parquet")
+    rows: list[dict[str, Any]] = pq.read_table(directory.path / "trials.parquet").to_pylist()
     for row in rows:
         del row["seconds"]
         row["digest"] = None if row["run"] is None else digest(directory.path / row["run"])
@@ -159,13 +159,13 @@ def test_impossible_settings_fail_alone_and_what_a_machine_refused_another_may_r
     with monkeypatch.context() as refusing:
         refusing.setattr("rayfed_ssl.engine.federation.Federation.check_ready", refuse)
         run_study(directory, concurrency=1)
-    assert read_rows(directory.path / "trials.parquet")[0]["reason"] == "the data are not mounted"
+    assert directory.record.trials[0].reason == "the data are not mounted"
     again = StudyDirectory.open(directory.path)
     run_study(again)
-    rows = read_rows(directory.path / "trials.parquet")
-    assert [row["state"] for row in rows] == ["complete", "failed", "failed", "failed"]
-    assert "a trial takes 64 cores, and no machine has more than 4: lower engine.threads" in rows[1]["reason"]
-    assert all("\n" not in row["reason"] for row in rows[1:])
+    trials = again.record.trials
+    assert [trial.state for trial in trials] == ["complete", "failed", "failed", "failed"]
+    assert "a trial takes 64 cores, and no machine has more than 4: lower engine.threads" in trials[1].reason
+    assert all("\n" not in trial.reason for trial in trials[1:])
 
 
 def refuse(federation: object) -> None:

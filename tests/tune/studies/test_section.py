@@ -7,10 +7,6 @@ from tests.reports.fabricated import study_in
 from tune.studies.results.reported import read_study
 
 
-def texts(table):
-    return [[cell.text for cell in row] for row in table.rows]
-
-
 @pytest.fixture
 def section(tmp_path):
     table = read_study(study_in(tmp_path / "mine"))
@@ -19,11 +15,11 @@ def section(tmp_path):
 
 def test_tables_are_there_with_the_best_of_each_column(section):
     (table,) = section.tables
-    assert (table.caption, table.columns) == ("linear (%), more is better", ("system", "linear (%)"))
-    assert texts(table) == [["FLESD", "75.00 ± 1.00"], ["Local", "failed"]]
-    assert [row[1].small for row in table.rows] == [("best",), ()]
+    assert (table.title, table.head) == ("linear (%), more is better", ["system", "linear (%)"])
+    assert table.texts() == [["FLESD", "75.00 ± 1.00"], ["Local", "failed"]]
+    assert [line[1].best for line in table.lines] == [True, False]
     (trials,) = section.folded
-    assert texts(trials) == [["0: system=FLESD", "complete"], ["1: system=Local", "failed"]]
+    assert trials.texts() == [["0: system=FLESD", "complete"], ["1: system=Local", "failed"]]
 
 
 def test_remarks_are_paragraphs_but_for_those_that_are_a_table(section):

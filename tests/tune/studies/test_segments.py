@@ -20,7 +20,6 @@ from tune.studies.execution.resources import TrialResources
 from tune.studies.execution.runner import run_study_here
 from tune.studies.execution.scores import outcome_after
 from tune.studies.execution.segments import DataCheck, SegmentQueue, run_segment
-from tune.studies.execution.trial_table import read_rows
 from tune.studies.execution.tune_trials import SegmentSearcher
 from tune.studies.search.search import Outcome, Search
 
@@ -145,10 +144,10 @@ def test_equal_runs_of_several_trials_are_made_once_and_other_points_than_before
     rows = {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}
     directory = begin(tmp_path, {"rows": rows, "maximize": "knn", "set": {"rounds": 1}})
     run_study_here(directory)
-    first, second = read_rows(directory.path / "trials.parquet")
-    assert first["run"] == second["run"]
+    first, second = directory.record.trials
+    assert first.runs == second.runs
     assert len(list(directory.runs.iterdir())) == 1
-    directory.record.points[0] = {"row": "C"}
+    directory.record.trials[0] = first.model_copy(update={"point": {"row": "C"}})
     with pytest.raises(ConfigError, match=r"trial 0 was .*'C'.* and would now be .*'A'"):
         run_study_here(directory)
 
@@ -164,8 +163,8 @@ def test_more_seeds_are_run_beside_those_that_are_there(tmp_path):
     run_study_here(again)
     run_study_here(whole)
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert again.record.runs == whole.record.runs
-    assert [len(runs) for runs in again.record.runs] == [2, 2, 0]
+    assert again.record.trials == whole.record.trials
+    assert [len(trial.runs) for trial in again.record.trials] == [2, 2, 0]
     assert StudyDirectory.open(directory.path).record == again.record
     assert again.record.command == f"{whole.record.command.replace('/whole', '')} seeds=2"
     StudyDirectory.open(directory.path).add_seeds("seeds=[0, 1]")

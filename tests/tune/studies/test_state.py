@@ -7,15 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl.errors import ConfigError
 from tests.tune.studies.swept import FRONT, begin, write
 from tune.studies.definition.files import read_study_file
-from tune.studies.execution.directory import StudyDirectory
-from tune.studies.execution.trial_table import read_rows, write_rows
+from tune.studies.execution.directory import StudyDirectory, TrialRecord
 from tune.studies.results.state import StudyState, state_before, state_of
 
 
@@ -58,44 +55,28 @@ def test_a_damaged_record_keeps_nobody_from_looking(swept_part, tmp_path):
 def test_failures_are_forgotten_but_for_those_that_others_follow_from(tmp_path):
     directory = begin(tmp_path, FRONT | {"generation": 2, "trials": 5})
     record = directory.record
-    record.points, record.runs = [{}] * 4, [["a"], ["b", "c"], ["d"], ["e"]]
+    record.trials = [TrialRecord(point={}, runs=list(names)) for names in ("a", "bc", "d", "e")]
     record.failures = {"a@1": "why", "c@2": "why", "d@1": "why", "e@1": "why"}
     assert directory.forget_last_failures() == {"a@1": "why", "c@2": "why"}
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("runs", None), ("directory", None), ("format", 99), ("points", {}), ("started", 5)]
+    ("key", "value"),
+    [
+        ("trials", None),
+        ("directory", None),
+        ("format", 99),
+        ("trials.0.runs.0", [{"point": {}, "runs": [".."]}]),
+        ("trials.0.point", [{"point": []}]),
+        ("started", 5),
+    ],
 )
 def test_a_damaged_study_is_one_line_with_what_is_wrong(tmp_path, key, value):
     directory = begin(tmp_path, FRONT)
-    content = directory.record.model_dump() | {key: value}
+    content = directory.record.model_dump() | {key.partition(".")[0]: value}
     (directory.path / "study.json").write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=f"is damaged: {key}"):
         StudyDirectory.open(directory.path)
-
-
-def test_a_table_of_something_else_is_damaged(swept_part, tmp_path):
-    copy = shutil.copytree(swept_part.path, tmp_path / "copy")
-    pq.write_table(pa.table({"round": [1]}), copy / "trials.parquet")
-    with pytest.raises(ConfigError, match="it is no table of trials"):
-        state_of(copy)
-
-
-def test_a_parameter_nested_too_deeply_is_damaged(swept_part, tmp_path):
-    copy = shutil.copytree(swept_part.path, tmp_path / "copy")
-    rows = read_rows(copy / "trials.parquet")
-    name = next(name for name in rows[0] if name.startswith("param."))
-    write_rows([row | {name: "[" * 100_000} for row in rows], copy / "trials.parquet")
-    with pytest.raises(ConfigError, match="is no table of this study"):
-        state_of(copy)
-
-
-def test_more_rows_than_trials_and_seeds_are_damage(swept_part, tmp_path):
-    copy = shutil.copytree(swept_part.path, tmp_path / "copy")
-    rows = read_rows(copy / "trials.parquet")
-    write_rows([rows[0] | {"trial": number} for number in range(100)], copy / "trials.parquet")
-    with pytest.raises(ConfigError, match="it has 100 rows, more than the 12 that it may have"):
-        state_of(copy)
 
 
 def test_json_holds_the_same_and_loads_neither_ray_nor_torch_nor_optuna(swept_grid):

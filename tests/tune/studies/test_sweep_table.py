@@ -2,10 +2,10 @@
 
 import random
 
+from rayfed_ssl.reports.table import Table, form_lines, markdown_lines
 from tests.tune.studies.swept import ended, result, row
 from tune.studies.definition.files import load_study
-from tune.studies.results.results import TableResult
-from tune.studies.results.table import markdown_lines, print_tables, table_of
+from tune.studies.results.table import table_of
 from tune.studies.results.trial_results import best_of, front_of, results_of
 
 
@@ -17,15 +17,14 @@ def of(table):
     return [[cell.text for cell in line] for line in table.lines]
 
 
-def test_in_csv_a_column_of_sizes_shares_or_times_is_one_of_numbers(capsys):
+def test_in_csv_a_column_of_sizes_shares_or_times_is_one_of_numbers():
     shown = {
         "up": ["1.50 MB", "250.00 kB", "999 bytes", "2.00 GB", "-"],
         "kNN": ["91.30%", "-", "", "8.00%", "100.00%"],
         "virtual time": ["59.9 s", "2 min 05 s", "1 h 02 min", "–", ""],
         "rounds": ["2x1", "10x1", "1x5", "1x1", "-"],
     }
-    print_tables([TableResult.of("", list(shown), list(zip(*shown.values(), strict=True)))], "csv")
-    assert capsys.readouterr().out.splitlines() == [
+    assert list(form_lines([Table.of("", list(shown), zip(*shown.values(), strict=True))], "csv")) == [
         "up (MB),kNN (%),virtual time (s),rounds",
         "1.5,91.3,59.9,2x1",
         "0.25,,125,10x1",

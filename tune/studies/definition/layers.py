@@ -28,6 +28,7 @@ class Row(StrictModel):
             where there is one, else the mean.
         runs: "first" leaves out the column's second run; "second" makes it alone, from random weights.
         tune: Values of each key that are tried, as a grid, before the row is run; without any the row runs as it is.
+        chosen: Those that were best.
     """
 
     recipe: str | None = None
@@ -36,6 +37,7 @@ class Row(StrictModel):
     take: str | None = None
     runs: Literal["first", "second"] | None = None
     tune: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field({})
+    chosen: Settings = Field({})
 
 
 class Column(StrictModel):

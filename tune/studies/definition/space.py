@@ -20,6 +20,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.formats import value_text
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -141,23 +142,11 @@ class Space:
         return points
 
 
-def encoded(point: Point) -> dict[str, Value]:
-    """Write a point as Optuna stores it."""
-    return {key: _encoded(value) for key, value in point.items()}
-
-
 def _encoded(value: Value) -> bool | int | float | str | None:
     """Write lists and mappings as JSON: Optuna chooses among plain values."""
     return value if value is None or isinstance(value, bool | int | float | str) else "json:" + json.dumps(value)
 
 
-def value_text(value: Value) -> str:
-    """Write a parameter's value for people."""
-    if isinstance(value, str):
-        return value
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
-
-
 def point_text(point: Point) -> str:
     """Write a point for people: "rounds=4, system=FLESD"."""
-    return ", ".join(f"{name}={value_text(value)}" for name, value in point.items())
+    return ", ".join(f"{name}={value_text(value, short=True)}" for name, value in point.items())

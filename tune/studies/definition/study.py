@@ -122,10 +122,10 @@ class Study(StudyFile):
             settings = {key: value for key, value in then.settings.items() if key not in size.then} | size.then
             then = then.model_copy(update={"settings": settings})
         numbers = self.published.get(name)
-        changes = (size, column, row, Change(settings=column.rows.get(name, {})), column_at_size, row_at_size)
+        nearer = (column.rows.get(name, {}), column_at_size.settings, row_at_size.settings)
         return Cell(
             recipe=row.recipe,
-            settings=tuple(change.settings for change in changes),
+            settings=(size.settings, column.settings, row.settings, row.chosen, *nearer),
             score=row.score or column_at_size.score or column.score or size.score or self.score,
             take=row.take or column.take or self.take,
             published=None if numbers is None else numbers[list(self.columns).index(column_name)],

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,6 +59,10 @@ class TrialRun:
         if self.first is None:
             return config
         return Config.load(config.dump(), ("model.start", str((folder / self.first.name).resolve())))
+
+
+RUN = re.compile(r".*-s(\d+)-[0-9a-f]{10}")
+"""The name of a run's directory, with its seed."""
 
 
 def run_name(config: Config, first: str | None = None) -> str:

@@ -22,6 +22,16 @@ from tune.studies.definition.files import load_study
 from tune.studies.definition.study import Study
 
 
+class TrialRecord(StrictModel):
+    """A trial so far: its point, the names of its runs by seed, their rounds, its state, and why it ended so."""
+
+    point: dict[str, Any]
+    runs: list[Annotated[str, Field(pattern=r"^[^/]*[^/.][^/]*$")]] = Field([])
+    rounds: int | None = None
+    state: Literal["waiting", "complete", "stopped", "failed"] = "waiting"
+    reason: str = ""
+
+
 class StudyRecord(StrictModel):
     """`study.json`: what was asked for, with which versions, and how far it is.
 
@@ -33,14 +43,14 @@ class StudyRecord(StrictModel):
         inherited: Settings from another study, and `inherited_from` a line that says where they come from.
         directory: Directory that relative paths start from.
         finished: When all trials had ended.
-        points: Of the trials so far, and `runs` the names of their runs.
+        trials: Those so far.
         failures: Run and round -> why a segment failed, for those that later points were chosen from.
         signature: Of what is to be run, by the user who made the sweep; see `rayfed_ssl.storage.signatures`.
     """
 
     model_config = ConfigDict(frozen=False)
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     name: str
     file: dict[str, Any]
     overrides: list[str] = Field([])
@@ -56,8 +66,7 @@ class StudyRecord(StrictModel):
     versions: dict[str, Any]
     started: str
     finished: str | None = None
-    points: list[dict[str, Any]] = Field([])
-    runs: list[list[str]] = Field([])
+    trials: list[TrialRecord] = Field([])
     failures: dict[str, str] = Field({})
     signature: str | None = None
 
@@ -189,8 +198,8 @@ class StudyDirectory:
     def forget_last_failures(self) -> dict[str, str]:
         """Drop the failures of the last generation, which no later point follows from, and give the others."""
         record = self.record
-        earlier = record.runs[: max(0, (len(record.points) - 1) // self.study.generation) * self.study.generation]
-        names = {name for runs in earlier for name in runs}
+        earlier = max(0, (len(record.trials) - 1) // self.study.generation) * self.study.generation
+        names = {name for trial in record.trials[:earlier] for name in trial.runs}
         record.failures = {key: why for key, why in record.failures.items() if key.rpartition("@")[0] in names}
         return record.failures
 

@@ -1,6 +1,6 @@
 """Running and resuming a study: one directory with all that it was and gave.
 
-study.json       what was asked for, with which versions, and how far it is
+study.json       what was asked for, with which versions, and the trials so far
 trials.parquet   a row for each trial and seed, written anew as runs end
 shared/          what the server of several runs starts from, trained once
 runs/NAME        the runs, named for their settings: equal runs of several trials are one
@@ -21,8 +21,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.processor import check_process
 from tune.studies.definition.space import point_text
-from tune.studies.execution.directory import StudyDirectory
-from tune.studies.execution.scores import TrialRows
+from tune.studies.execution.directory import StudyDirectory, TrialRecord
+from tune.studies.execution.scores import TrialRows, record_trials
 from tune.studies.execution.segments import DataCheck, SegmentQueue, outcome_of
 from tune.studies.execution.trial_table import unit_of, write_rows
 from tune.studies.search.search import Outcome, Search, Segment, Trial
@@ -36,7 +36,7 @@ class Recorder:
     def __init__(self, directory: StudyDirectory, say: Say) -> None:
         self._directory, self._say = directory, say
         self.search = Search(directory.study, self._trial_ended)
-        self._before = list(zip(directory.record.points, directory.record.runs, strict=False))
+        self._before = directory.record.trials
         self._rows = TrialRows(directory.runs)
         self._started = time.perf_counter()
         self._num_ended = self._num_run = self._num_on_disk = 0
@@ -66,16 +66,16 @@ class Recorder:
 
     def update(self) -> None:
         """Write the trials as they are now; refuse other points than were chosen before an interruption."""
-        record, trials = self._directory.record, self.search.trials
-        points, runs = [dict(trial.point) for trial in trials], [trial.names for trial in trials]
-        for number, (old, new) in enumerate(zip(self._before, zip(points, runs, strict=True), strict=False)):
-            now = (new[0], new[1][: len(old[1])])  # more seeds only add runs
-            if old != now:
-                self._refuse(number, *((old[0], now[0]) if old[0] != now[0] else (old[1], now[1])))
-        if _size(runs) >= _size(record.runs):
-            record.points, record.runs = points, runs
+        record, trials = self._directory.record, record_trials(self.search)
+        for number, (old, new) in enumerate(zip(self._before, trials, strict=False)):
+            if old.point != new.point:
+                self._refuse(number, old.point, new.point)
+            if old.runs != (runs := new.runs[: len(old.runs)]):  # more seeds only add runs
+                self._refuse(number, old.runs, runs)
+        if _size(trials) >= _size(record.trials):
+            record.trials = trials
             self._directory.save()
-        write_rows(self._rows.of(self.search), self._directory.path / "trials.parquet")
+        write_rows(self._rows.of(self.search.study, trials), self._directory.path / "trials.parquet")
 
     def _refuse(self, number: int, old: Any, new: Any) -> None:
         now, then = environment()["versions"], self._directory.record.versions
@@ -91,9 +91,9 @@ def _scores_text(scores: Any) -> str:
     return ", ".join(f"{name} {MeanStd(value, None, 1).text(unit_of(name))}" for name, value in scores)
 
 
-def _size(runs: Sequence[Sequence[str]]) -> int:
+def _size(trials: Sequence[TrialRecord]) -> int:
     """Count trials and their runs."""
-    return sum(1 + len(names) for names in runs)
+    return sum(1 + len(trial.runs) for trial in trials)
 
 
 def run_study(

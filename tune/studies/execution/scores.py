@@ -1,6 +1,5 @@
 """What the records of runs say: scores of the encoder that is meant, and bytes, after a round and so far."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -14,6 +13,8 @@ from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import by_round
 from tune.studies.definition.schema import BYTES, EPSILON, TARGET, is_audit
+from tune.studies.definition.study import Study
+from tune.studies.execution.directory import TrialRecord
 from tune.studies.execution.trial_table import NO_ROUNDS, Row
 from tune.studies.search.search import Outcome, Search
 
@@ -75,14 +76,14 @@ def reaching(record: RunRecord, take: str | None, until: int, target: float, wha
 
     Infinity where it had not by the round `until`; None where kNN, or virtual time, is not on record.
     """
-    found = defaultdict[int, dict[str, float]](dict)
+    scores_by_round = defaultdict[int, dict[str, float]](dict)
     for row in record.metrics:
         if row["name"] == "knn" and row["round"] <= until:
-            found[row["round"]][row["participant"]] = row["value"]
+            scores_by_round[row["round"]][row["participant"]] = row["value"]
     times = by_round(record.metrics, "virtual_seconds", "run")
-    if not found or (what == "time" and not times):
+    if not scores_by_round or (what == "time" and not times):
         return None
-    for round, scores in sorted(found.items()):
+    for round, scores in sorted(scores_by_round.items()):
         if (taken(scores, take) or 0) >= target:
             return times[round][0] if what == "time" else bytes_of(record, round)["bytes"]
     return math.inf
@@ -97,6 +98,8 @@ def read_progress(directory: Path, take: str | None, scores: Collection[str] = (
     seconds = [row["value"] for row in record.metrics if (row["participant"], row["name"]) == ("run", "seconds")]
     progress: Row = {"round": record.last_round, "seconds": sum(seconds)} | bytes_of(record, record.last_round)
     progress["samples"] = record.manifest.data.test
+    progress["finished"] = record.manifest.finished is not None
+    progress["state_sha256"] = record.manifest.rounds[-1].state_sha256 if record.manifest.rounds else None
     names = {(row["name"], row["round"]) for row in record.metrics}
     names |= {(name, record.last_round) for name in filter(TARGET.fullmatch, scores)}
     for name, round in sorted(names):  # the last round stays
@@ -106,9 +109,23 @@ def read_progress(directory: Path, take: str | None, scores: Collection[str] = (
     return progress | {f"score.{name}": value for name, value in audit_scores(directory, record.last_round).items()}
 
 
+def record_trials(search: Search) -> list[TrialRecord]:
+    """Describe the trials of a search as they are now."""
+    return [
+        TrialRecord(
+            point=dict(trial.point),
+            runs=trial.names,
+            rounds=trial.rounds if trial.runs else None,
+            state=trial.state,
+            reason=trial.reason,
+        )
+        for trial in search.trials
+    ]
+
+
 @dataclass
 class TrialRows:
-    """Makes the rows of a search; a run is read once, and again when it is forgotten."""
+    """Makes the rows of trials; a run is read once, and again when it is forgotten."""
 
     runs: Path
     _read: dict[str, dict[tuple[str | None, tuple[str, ...]], Row]] = field(default_factory=dict)
@@ -117,20 +134,19 @@ class TrialRows:
         """Read a run anew, as it has come farther."""
         self._read.pop(run, None)
 
-    def of(self, search: Search) -> list[Row]:
-        """Describe all trials of a search."""
+    def of(self, study: Study, trials: Iterable[TrialRecord]) -> list[Row]:
+        """Describe trials by their runs' records."""
         rows = []
-        for trial in search.trials:
-            cell = search.study.cell(trial.point)
-            common: Row = {"trial": trial.number, "state": trial.state, "reason": trial.reason or None}
-            common |= {f"param.{name}": json.dumps(value) for name, value in trial.point.items()}
+        for number, trial in enumerate(trials):
+            cell = study.cell(trial.point)
+            common: Row = {"trial": number, "state": trial.state, "reason": trial.reason, "point": trial.point}
+            common |= {"rounds": trial.rounds}
             if not trial.runs:
-                rows.append(common | {"seed": None, "run": None, "rounds": None} | NO_ROUNDS)
-            for seed, run in trial.runs.items():
-                facts = {"seed": seed, "run": f"{self.runs.name}/{run.name}", "rounds": run.config.rounds}
-                scores = tuple(goal.score for goal in search.study.goals) if cell.score is None else (cell.score,)
-                read, key = self._read.setdefault(run.name, {}), (cell.take, scores)
+                rows.append(common | {"seed": None, "run": None} | NO_ROUNDS)
+            for seed, run in zip(study.seeds, trial.runs, strict=False):
+                scores = tuple(goal.score for goal in study.goals) if cell.score is None else (cell.score,)
+                read, key = self._read.setdefault(run, {}), (cell.take, scores)
                 if key not in read:
-                    read[key] = read_progress(self.runs / run.name, *key)
-                rows.append(common | facts | read[key])
+                    read[key] = read_progress(self.runs / run, *key)
+                rows.append(common | {"seed": seed, "run": f"{self.runs.name}/{run}"} | read[key])
         return rows

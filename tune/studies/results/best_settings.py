@@ -11,13 +11,14 @@ from typing import Any
 import yaml
 
 from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.reports.html.sources import read_model
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.studies.definition.space import point_text
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import settings_of
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.results.results import StudyResults
-from tune.studies.results.trial_results import best_of, read_results, scores_text
+from tune.studies.results.trial_results import best_of, scores_text
 
 BEST = "best.yaml"
 
@@ -88,7 +89,7 @@ def inherited_settings(study: Study, begin: Path | None, *, trust: bool = False)
     for name in (*wanted.where, *wanted.take):
         if name not in other.space.names:
             raise ConfigError(f"{begin} does not vary {name!r}{nearest(name, other.space.names)}")
-    trials = read_results(directory, other)
+    trials = read_model(begin / "results.json", StudyResults).trials
     best = best_of([trial for trial in trials if all(trial.point[name] == value for name, value in where)], other.goals)
     if best is None:
         raise ConfigError(f"{begin} has no complete trial with {point_text(wanted.where) or 'any settings'}")

@@ -6,16 +6,16 @@ The same results give the same bytes.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from rayfed_ssl.analysis.embedding import embed
-from rayfed_ssl.formats import MeanStd
+from rayfed_ssl.formats import MeanStd, value_text
 from rayfed_ssl.reports.style import AXES, dodged, line_style, mark_style, save_figure, scale_megabytes, styled
 from tune.studies.definition.schema import COLUMN, EPSILON, ROW, Goal
-from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
 from tune.studies.results.paired_differences import RANDOM
@@ -97,7 +97,7 @@ def _value(trial: TrialResult, goal: Goal) -> MeanStd:
 
 
 def _text_of(key: Key) -> str:
-    return "none" if key is None else value_text(json.loads(key))
+    return "none" if key is None else value_text(json.loads(key), short=True)
 
 
 def draw_curves(study: Study, trials: Sequence[TrialResult], goal: Goal, title: str) -> Figure:
@@ -231,12 +231,16 @@ def _lines(study: Study, cells: Sequence[TrialResult]) -> list[Panel]:
         series, rows, has_places = [], study.axes[ROW], None not in places
         for index, row in enumerate(rows):
             shift = 0.0 if has_places else WIDTH * ((index + 0.5) / len(rows) - 0.5)
-            mine = {cell.point[COLUMN]: cell for cell in cells if cell.point[ROW] == row}
-            own = {x + shift: mine[name] for name, x in xs.items() if name in mine}
-            values = {x: cell.values[cell.score or ""].over_seeds() for x, cell in sorted(own.items())}
-            published = {x: cell.published for x, cell in own.items() if cell.published is not None and not cell.unlike}
-            style = line_style(index) | ({} if has_places else {"linestyle": ""})
-            points = [(x, scaled(value, scale_of(study.unit))) for x, value in values.items()]
+            of_row = [
+                (xs[name] + shift, cell)
+                for cell in cells
+                if cell.point[ROW] == row and (name := cell.point[COLUMN]) in xs
+            ]
+            placed = dict(sorted(of_row, key=itemgetter(0)))
+            numbers = {x: cell.published for x, cell in placed.items() if not cell.unlike}
+            published = {x: number for x, number in numbers.items() if number is not None}
+            style, scale = line_style(index) | ({} if has_places else {"linestyle": ""}), scale_of(study.unit)
+            points = [(x, scaled(cell.values[cell.score or ""].over_seeds(), scale)) for x, cell in placed.items()]
             series.append(Series(row, points, style, published))
         ticks = {x: f"{x:g}" if has_places else name for name, x in xs.items()}
         x, y = names[0].split("=")[0] if has_places else "", "accuracy (%)" if study.unit == "percent" else study.unit

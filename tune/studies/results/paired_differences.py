@@ -1,89 +1,65 @@
 """Rows compared with a baseline: means over seeds, paired differences, ranks and costs, from all runs that have ended."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.summary import Summary, summarize
+from rayfed_ssl.reports.html.sources import read_model
+from rayfed_ssl.reports.summary import summarize
+from rayfed_ssl.reports.table import Cell, Table
 from tune.studies.definition.schema import COLUMN, ROW, Goal, StudyFile, slug
+from tune.studies.definition.study import Study
+from tune.studies.definition.trial_configs import RUN
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.results import Difference, ScoreResult, TableCell, TableResult, TrialResult
-from tune.studies.results.trial_results import best_of, error_of, is_better, read_results
+from tune.studies.execution.scores import TrialRows, record_trials
+from tune.studies.execution.trial_table import Row
+from tune.studies.results.results import Difference, StudyResults, TrialResult
+from tune.studies.results.trial_results import error_of, is_better, results_of
+from tune.studies.search.search import Search
 
 CONFIDENCE = 0.95
 
 RANDOM = "Random encoder"
 """The row of what the baseline's runs start from."""
 
-SEARCHES, ROWS = "search", "rows"
-"""Directories of the studies that tune rows, and that run them."""
+SEARCHES = "search"
+"""Directory of the studies that tune rows."""
 
 
-def opened(directory: Path, file: StudyFile) -> Iterator[tuple[str, StudyDirectory]]:
-    """Open the studies of the rows that have one."""
-    for name in file.rows:
-        if (directory / slug(name) / "study.json").is_file():
-            yield name, StudyDirectory.open(directory / slug(name))
+def read_searches(directory: Path, study: StudyFile, *, trust: bool = False) -> Iterator[tuple[str, StudyResults]]:
+    """Read the results of the search of each row that has some."""
+    for name in study.rows:
+        search = directory / SEARCHES / slug(name)
+        if (search / "results.json").is_file():
+            StudyDirectory.open(search, trust=trust).check_trusted()  # what was chosen may name code
+            yield name, read_model(search / "results.json", StudyResults)
 
 
-def read_chosen(directory: Path, file: StudyFile, failures: list[str]) -> dict[str, dict[str, Any]]:
-    """Read what each search chose, and add a line for each of which trials failed."""
-    chosen = {}
-    for name, search in opened(directory / SEARCHES, file):
-        trials = read_results(search, search.study)
-        if (best := best_of(trials, search.study.goals)) is not None:
-            chosen[name] = dict(best.point)
-        if failed := [trial for trial in trials if trial.state == "failed"]:
-            failures.append(f"search for {name}: {len(failed)} of {len(trials)} trials failed ({failed[0].reason})")
-    return chosen
+def read_systems(directory: StudyDirectory, study: Study) -> list[TrialResult]:
+    """Read each row in each column from its runs that have ended, and what the baseline's runs start from.
 
-
-def read_systems(directory: Path, file: StudyFile, failures: list[str]) -> list[TrialResult]:
-    """Read each row in each column, and what the baseline's runs start from; add a line for each that failed."""
-    systems: list[TrialResult] = []
-    for name, row in opened(directory / ROWS, file):
-        for trial in read_results(row, row.study):
-            column = trial.point.get(COLUMN, "all")
-            if trial.state == "failed":
-                failures.append(f"{name}, {column}: {trial.reason}")
-            ended = [summary for run in trial.runs if (summary := _ended(row.path / run)) is not None]
-            runs = [str(run.directory.relative_to(directory)) for run in ended]
-            made = {"runs": runs, "digests": [run.state_sha256 for run in ended]}
-            systems.append(_system(trial, name, column, ended, Summary.headline).model_copy(update=made))
-            if name == file.baseline:
-                nothing = {"runs": [], "bytes": 0.0, "seconds": 0.0}
-                systems.append(_system(trial, RANDOM, column, ended, Summary.start).model_copy(update=nothing))
+    Runs of rows and seeds that earlier calls asked for count too.
+    """
+    seeds = {int(name[1]) for run in directory.runs.glob("*/run.json") if (name := RUN.fullmatch(run.parent.name))}
+    search = Search(study.model_copy(update={"seeds": tuple(sorted(seeds))}))
+    while search.next() is not None:
+        pass
+    rows = TrialRows(directory.runs).of(search.study, record_trials(search))
+    ended = [row | {"state": "complete", "point": {COLUMN: "all"} | row["point"]} for row in rows if row["finished"]]
+    starts = [_at_start(directory.path, row) for row in ended if row["point"][ROW] == study.baseline]
+    nothing: dict[str, Any] = {"runs": [], "digests": []}
+    systems = list(results_of(study, ended))
+    systems += [system.model_copy(update=nothing) for system in results_of(study, starts)]
     return [system.model_copy(update={"number": number}) for number, system in enumerate(systems)]
 
 
-def _ended(run: Path) -> Summary | None:
-    if not (run / "run.json").is_file():
-        return None
-    summary = summarize(RunRecord.open(run))
-    return summary if summary.finished else None
-
-
-def _system(
-    trial: TrialResult,
-    row: str,
-    column: str,
-    ended: Sequence[Summary],
-    read: Callable[[Summary, str], float | None],
-) -> TrialResult:
-    """Describe a row in a column by those of its runs that have ended, whose scores `read` gives."""
-    names = dict.fromkeys(name for run in ended for scores in run.scores.values() for name in scores)
-    values = {name: [value for run in ended if (value := read(run, name)) is not None] for name in names}
-    changes: dict[str, Any] = {
-        "label": f"{row}, {column}",
-        "point": {ROW: row, COLUMN: column},
-        "seeds": [run.config.seed for run in ended],
-        "bytes": fmean(run.bytes_up + run.bytes_down for run in ended) if ended else 0.0,
-        "seconds": fmean(run.seconds for run in ended) if ended else 0.0,
-        "values": {name: ScoreResult.of(each) for name, each in values.items() if len(each) == len(ended)},
-    }
-    return trial.model_copy(update=changes)
+def _at_start(directory: Path, row: Row) -> Row:
+    """Describe a run before its first round, as the random encoder's."""
+    summary = summarize(RunRecord.open(directory / row["run"]))
+    scores = {name: summary.start(name.removeprefix("score.")) for name in row if name.startswith("score.")}
+    return row | {"point": row["point"] | {ROW: RANDOM}, "bytes": 0, "seconds": 0.0} | scores
 
 
 def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:
@@ -104,8 +80,8 @@ def compared(systems: Sequence[TrialResult], baseline: str, score: str) -> list[
     for system in systems:
         column = [other for other in systems if other.point[COLUMN] == system.point[COLUMN]]
         base = next((_by_seed(other, score) for other in column if other.point[ROW] == baseline), {})
-        own = _by_seed(system, score)
-        pairs = [(own[seed], base[seed]) for seed in own if seed in base]
+        scores = _by_seed(system, score)
+        pairs = [(scores[seed], base[seed]) for seed in scores if seed in base]
         changes: dict[str, Any] = {}
         if pairs and system.point[ROW] != baseline:
             changes["versus"] = paired_difference(pairs)
@@ -120,13 +96,12 @@ def _by_seed(system: TrialResult, score: str) -> dict[int, float]:
     return dict(zip(system.seeds, system.values[score].each, strict=True)) if score in system.values else {}
 
 
-def system_table(systems: Sequence[TrialResult], column: str, score: str, baseline: str) -> TableResult:
+def system_table(systems: Sequence[TrialResult], column: str, score: str, baseline: str) -> Table:
     """Lay out a column's systems in the order of their scores."""
     head = ["system", "rank", f"{score} (%)", f"minus {baseline} [95 %]", "kNN (%)", "MB", "seconds", "seeds"]
     mine = [system for system in systems if system.point[COLUMN] == column]
     scored = sorted((system for system in mine if score in system.values), key=lambda each: -each.values[score].mean)
     ranked = [*scored, *(system for system in mine if score not in system.values)]
-    lines = [list(_cells(system, score)) for system in ranked]
     errors = [error_of(scored[0], system, score) for system in scored[1:]]
     remarks = []
     if any(errors):
@@ -134,18 +109,18 @@ def system_table(systems: Sequence[TrialResult], column: str, score: str, baseli
             f"A rank counts the systems that are higher by more than two standard errors: up to {100 * max(errors):.2f} "
             f"points each, by {scored[0].samples:,} test pictures."
         )
-    return TableResult(goal=score, title=column, head=head, lines=lines, remarks=remarks)
+    return Table.of(column, head, [_cells(system, score) for system in ranked], goal=score, remarks=remarks)
 
 
-def _cells(system: TrialResult, score: str) -> Iterator[TableCell]:
-    yield TableCell(text=system.point[ROW])
-    yield TableCell(text=str(system.rank or "-"), mean=system.rank)
+def _cells(system: TrialResult, score: str) -> Iterator[object]:
+    yield system.point[ROW]
+    yield system.rank or "-"
     for mean in (system.mean(score), system.versus, system.mean("knn")):
         if mean is None:
-            yield TableCell(text="-")
+            yield "-"
         else:
             text = mean.text if isinstance(mean, Difference) else mean.text(symbol=False)
-            yield TableCell(text=text, mean=mean.mean)
+            yield Cell(text=text, mean=mean.mean)
     for value, digits in ((system.bytes / 1e6, 2), (system.seconds, 0)):
-        yield TableCell(text=f"{value:.{digits}f}", mean=value) if system.seeds else TableCell(text="-")
-    yield TableCell(text=str(len(system.seeds)), mean=len(system.seeds))
+        yield Cell(text=f"{value:.{digits}f}", mean=value) if system.seeds else "-"
+    yield len(system.seeds)

@@ -6,10 +6,11 @@ Ours can be set against those of the same dataset and score.
 from collections.abc import Sequence
 
 from rayfed_ssl.data.datasets import DATASETS
+from rayfed_ssl.reports.table import Cell, Table
 from tune.studies.definition.schema import COLUMN, ROW
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
-from tune.studies.results.results import Agreement, TableCell, TableResult, TrialResult
+from tune.studies.results.results import Agreement, TrialResult
 
 CAUTION = (
     "cpu size: far fewer, smaller photographs and fewer epochs than in the paper, and mostly a small CNN. These numbers "
@@ -35,21 +36,18 @@ def with_published(study: Study, trials: Sequence[TrialResult]) -> list[TrialRes
     return added
 
 
-def published_table(study: Study, trials: Sequence[TrialResult], skipped: Sequence[str]) -> TableResult:
+def published_table(study: Study, trials: Sequence[TrialResult], skipped: Sequence[str]) -> Table:
     """Lay out the table: a cell holds mean ± std, the published number and the difference."""
     cells = {}
     for trial in trials:
         value = trial.mean(trial.score)
-        cell = TableCell(text=describe(study, trial), mean=None if value is None else value.mean)
+        cell = Cell(text=describe(study, trial), mean=None if value is None else value.mean)
         cells[trial.point[ROW], trial.point[COLUMN]] = cell
     columns = [column for column in study.axes[COLUMN] if column not in skipped]
-    lines = [
-        [TableCell(text=row), *(cells.get((row, column), TableCell(text="")) for column in columns)]
-        for row in study.axes[ROW]
-    ]
+    rows = [[row, *(cells.get((row, column), "") for column in columns)] for row in study.axes[ROW]]
     title = f"Ours, the paper's, and the difference ({'%' if study.unit == 'percent' else study.unit})"
     remark = "Each cell: ours, mean ± standard deviation over seeds [published; difference]."
-    return TableResult(goal=study.score or "", title=title, head=["", *columns], lines=lines, remarks=[remark])
+    return Table.of(title, ["", *columns], rows, goal=study.score or "", remarks=[remark])
 
 
 def describe(study: Study, trial: TrialResult) -> str:

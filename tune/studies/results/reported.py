@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html.figure import FigureWriter
-from rayfed_ssl.reports.html.page import MISSING, PageCell, PageSection, PageTable, RenderedFigure
+from rayfed_ssl.reports.html.page import PageSection, RenderedFigure
 from rayfed_ssl.reports.html.sources import ReportedTable, read_model
-from tune.studies.results.results import StudyResults, TableResult
+from tune.studies.results.results import StudyResults
 
 
 def read_study(directory: Path) -> ReportedTable | None:
@@ -52,19 +52,10 @@ def study_section(directory: Path, results: StudyResults, writer: FigureWriter, 
         key,
         f"{results.kind.capitalize()}: {results.title}",
         text=tuple(text),
-        tables=tuple(map(_layout, results.tables)),
-        folded=tuple(map(_layout, results.details)),
+        tables=tuple(results.tables),
+        folded=tuple(results.details),
         parts=(PageSection(f"{key}-figures", "Figures", figures=figures),) if figures else (),
     )
-
-
-def _layout(table: TableResult) -> PageTable:
-    """Show a table as it was laid out; the best cell of each column is named."""
-    rows = [
-        [PageCell(cell.text or MISSING, cell.mean, ("best",) if cell.best else ()) for cell in line]
-        for line in table.lines
-    ]
-    return PageTable.of(table.title, [table.head[0] or "row", *table.head[1:]], rows)
 
 
 def _figures(directory: Path, results: StudyResults, writer: FigureWriter, origin: str) -> Iterator[RenderedFigure]:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.formats import MeanStd
+from rayfed_ssl.reports.table import Table
 
 
 class ScoreResult(StrictModel):
@@ -65,7 +66,7 @@ class TrialResult(StrictModel):
         published: The paper's number, and `difference` ours minus that, both in the study's unit.
         unlike: Why ours and the published number are not compared: another dataset or score.
         rank: Of its mean in its column, from 1, and `versus` the baseline, in a benchmark.
-        digests: The `state_sha256` of each run of a benchmark.
+        digests: The `state_sha256` of each run.
     """
 
     number: int
@@ -93,35 +94,6 @@ class TrialResult(StrictModel):
     def mean(self, score: str | None) -> MeanStd | None:
         """Mean and deviation of a score; None where it has none."""
         return self.values[score].over_seeds() if score in self.values else None
-
-
-class TableCell(StrictModel):
-    """A cell with the number that it sorts by; `best` where no cell of its column is better."""
-
-    text: str
-    mean: float | None = None
-    best: bool = False
-
-
-class TableResult(StrictModel):
-    """A table as it is shown, the labels of its lines as their first cells; `goal` is the score that it is of."""
-
-    goal: str = ""
-    title: str
-    head: list[str] = Field(min_length=1)
-    lines: list[list[TableCell]]
-    remarks: list[str] = Field([])
-
-    @classmethod
-    def of(cls, title: str, head: list[str], rows: Sequence[Sequence[str]]) -> "TableResult":
-        """Make a table of texts."""
-        return cls(title=title, head=head, lines=[[TableCell(text=text) for text in row] for row in rows])
-
-    @model_validator(mode="after")
-    def _check(self) -> "TableResult":
-        if any(len(line) != len(self.head) for line in self.lines):
-            raise ValueError("as many cells as headings are needed")
-        return self
 
 
 class Agreement(StrictModel):
@@ -162,8 +134,8 @@ class StudyResults(StrictModel):
     selection: str = "test"
     seeds: list[int] = Field([])
     trials: list[TrialResult]
-    tables: list[TableResult]
-    details: list[TableResult] = Field([])
+    tables: list[Table]
+    details: list[Table] = Field([])
     best: int | None = None
     front: list[int] = Field([])
     skipped: dict[str, str] = Field({})

@@ -13,9 +13,8 @@ from pathlib import Path
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reading import read_json
 from tune.studies.definition.schema import SearchMethod
-from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.results import TrialResult
-from tune.studies.results.trial_results import read_results, results_of
+from tune.studies.definition.study import Study
+from tune.studies.execution.directory import StudyDirectory, TrialRecord
 from tune.terminal import echo, print_json, print_table
 
 
@@ -70,7 +69,6 @@ def state_of(path: Path) -> StudyState:
     """Read how far the study in a directory is; loads neither Ray nor torch."""
     directory = StudyDirectory.open(path)
     study, record = directory.study, directory.record
-    trials = read_results(directory, study)
     running = directory.is_running()
     resume = f"rayfed-ssl sweep --resume {shlex.quote(str(path))}" if study.kind == "sweep" else record.command
     return StudyState(
@@ -78,36 +76,37 @@ def state_of(path: Path) -> StudyState:
         title=study.heading,
         state=f"finished {record.finished}" if record.finished else "running" if running else "not running",
         trials=study.num_trials,
-        runs=tuple(_runs(trials, directory.runs)),
+        runs=tuple(_runs(study, record.trials, directory.runs)),
         skipped=record.skipped,
         resume=None if record.finished or running else resume,
     )
 
 
-def _runs(trials: Sequence[TrialResult], folder: Path) -> Iterator[RunState]:
-    """Describe the runs of trials, then those that the table of trials does not have yet."""
+def _runs(study: Study, trials: Sequence[TrialRecord], folder: Path) -> Iterator[RunState]:
+    """Describe the runs of trials, then those that no trial has yet."""
     reached, listed = _reached(folder), set[str]()
-    for trial in trials:
-        rounds, ended = trial.rounds or 0, f"{trial.state}: {trial.reason}" if trial.reason else ""
+    for number, trial in enumerate(trials):
+        label, rounds = study.label(trial.point), trial.rounds or 0
+        ended = f"{trial.state}: {trial.reason}" if trial.reason else ""
         if not trial.runs:
-            yield RunState(trial.number, trial.label, None, "", rounds, ended)
-        for seed, run in zip(trial.seeds, trial.runs, strict=True):
-            last = reached.get(run)
+            yield RunState(number, label, None, "", rounds, ended)
+        for seed, name in zip(study.seeds, trial.runs, strict=False):
+            last = reached.get(name)
             so_far = "to do" if last is None else "finished" if last == rounds else f"round {last}"
-            yield RunState(trial.number, trial.label, seed, run, rounds, ended or so_far)
+            yield RunState(number, label, seed, f"{folder.name}/{name}", rounds, ended or so_far)
         listed.update(trial.runs)
-    yield from (
-        RunState(None, "", None, run, last, f"round {last}") for run, last in reached.items() if run not in listed
-    )
+    for name, last in reached.items():
+        if name not in listed:
+            yield RunState(None, "", None, f"{folder.name}/{name}", last, f"round {last}")
 
 
 def _reached(folder: Path) -> dict[str, int]:
-    """Read the last round of each run that has started, by its directory relative to the study's."""
+    """Read the last round of each run that has started, by its name."""
     last = {}
     for file in sorted(folder.glob("*/run.json")):
         with suppress(OSError, ValueError, LookupError, TypeError):  # a damaged record; resuming reports it
             rounds = read_json(file)["rounds"]
-            last[f"{folder.name}/{file.parent.name}"] = max((row["round"] for row in rounds), default=0)
+            last[file.parent.name] = max((row["round"] for row in rounds), default=0)
     return last
 
 
@@ -117,7 +116,7 @@ def state_before(directory: StudyDirectory, *, open_data: bool = True) -> StudyS
     The points of a search that has not begun are drawn at random. With `open_data` the data of all runs are opened.
     """
     from rayfed_ssl.engine.federation import Federation
-    from tune.studies.execution.scores import TrialRows
+    from tune.studies.execution.scores import record_trials
     from tune.studies.search.search import Search
 
     study = directory.study
@@ -131,9 +130,9 @@ def state_before(directory: StudyDirectory, *, open_data: bool = True) -> StudyS
                 Federation.open(run.config)
         except (ValueError, OSError) as error:
             trial.reason = "; ".join(str(error).splitlines())
-    made = results_of(study, TrialRows(directory.runs).of(search))
+    made = record_trials(search)
     trials = [trial.model_copy(update={"state": "impossible"}) if trial.reason else trial for trial in made]
     if all(trial.reason for trial in trials):
         raise ConfigError(f"no trial of {study.name} can be run: {trials[0].reason}")
-    runs, skipped = tuple(_runs(trials, directory.runs)), directory.record.skipped
+    runs, skipped = tuple(_runs(study, trials, directory.runs)), directory.record.skipped
     return StudyState(study.name, study.heading, "not running", len(trials), runs, skipped)

@@ -4,21 +4,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayfed_ssl.reports.table import Form, Table, form_lines, markdown_lines
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.studies.definition.schema import COLUMN, ROW, Goal
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.trial_table import unit_of
 from tune.studies.results.best_settings import BEST, chosen_by, recipes_of, write_recipes
-from tune.studies.results.paired_differences import compared, read_chosen, read_systems, system_table
+from tune.studies.results.paired_differences import compared, read_searches, read_systems, system_table
 from tune.studies.results.published import (
     agreement_of,
     published_remarks,
     published_table,
     with_published,
 )
-from tune.studies.results.results import StudyResults, TableResult, TrialResult
-from tune.studies.results.table import Form, markdown_lines, print_tables, table_of, trials_table
+from tune.studies.results.results import StudyResults, TrialResult
+from tune.studies.results.table import table_of, trials_table
 from tune.studies.results.trial_results import best_of, error_of, front_of, is_better, read_results, scores_text
 from tune.terminal import echo, print_json, print_table
 
@@ -26,7 +27,9 @@ from tune.terminal import echo, print_json, print_table
 def summarize_study(directory: StudyDirectory) -> StudyResults:
     """Read the results of a study so far, without figures."""
     study, record = directory.study, directory.record
-    trials = list(read_results(directory, study))
+    if study.kind == "benchmark":
+        return _compared(directory)
+    trials = list(read_results(directory))
     remarks = _remarks(study, trials, record.finished is not None)
     remarks += [record.inherited_from] if record.inherited_from else []
     best, front = best_of(trials, study.goals), front_of(trials, study.goals)
@@ -129,12 +132,17 @@ def _beside_published(study: Study, results: StudyResults) -> StudyResults:
     return results.model_copy(update=changes)
 
 
-def summarize_benchmark(directory: Path, study: Study, command: str) -> StudyResults:
-    """Compare the rows by the runs that have ended, whichever command ran them."""
-    failures: list[str] = []
+def _compared(directory: StudyDirectory) -> StudyResults:
+    """Compare the rows of a benchmark by all runs that have ended."""
+    study = directory.study.model_copy(update={"only_rows": None})
     score, baseline = study.goals[0].score, str(study.baseline)
-    trials = compared(read_systems(directory, study, failures), baseline, score)
-    chosen = read_chosen(directory, study, failures)
+    trials = compared(read_systems(directory, study), baseline, score)
+    failures = [
+        f"{study.label(each.point)}: {each.reason}" for each in directory.record.trials if each.state == "failed"
+    ]
+    for name, search in read_searches(directory.path, study, trust=directory.trusted):
+        failures += [f"search for {name}, {line}" for line in search.failures]
+    chosen = {name: row.chosen for name, row in study.rows.items() if row.chosen}
     columns = dict.fromkeys(trial.point[COLUMN] for trial in trials)
     changes = {
         "tables": [system_table(trials, column, score, baseline) for column in columns],
@@ -143,10 +151,10 @@ def summarize_benchmark(directory: Path, study: Study, command: str) -> StudyRes
         "failures": failures,
         "remarks": [f"Not complete: {line}" for line in failures],
     }
-    return _results(study, command, trials).model_copy(update=changes)
+    return _results(study, directory.record.command, trials).model_copy(update=changes)
 
 
-def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]]) -> list[TableResult]:
+def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     settings = [[row, ", ".join(f"{key}={value}" for key, value in point.items())] for row, point in chosen.items()]
     runs = [
         [trial.point[COLUMN], trial.point[ROW], str(seed), run, digest or "-"]
@@ -154,26 +162,21 @@ def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, An
         for seed, run, digest in zip(trial.seeds, trial.runs, trial.digests, strict=False)
     ]
     return [
-        TableResult.of("What the searches chose", ["system", "settings"], settings),
-        TableResult.of("Runs", ["column", "system", "seed", "run", "state_sha256"], runs),
+        Table.of("What the searches chose", ["system", "settings"], settings),
+        Table.of("Runs", ["column", "system", "seed", "run", "state_sha256"], runs),
     ]
 
 
 def write_results(directory: StudyDirectory) -> StudyResults:
     """Write tables, recipes and figures of a study, as far as it is; the same rows give the same files."""
-    results = summarize_study(directory)
-    write_recipes(directory.path, directory.study, results)
-    return store(directory.study, results, directory.path)
-
-
-def store(study: Study, results: StudyResults, directory: Path) -> StudyResults:
-    """Write `results.json` and `table.md`, before the figures, which may fail, and after them."""
     from tune.studies.results.figures import draw_study
 
-    _write(results, directory)
-    figures, undrawn = draw_study(study, results, directory)
+    study, path, results = directory.study, directory.path, summarize_study(directory)
+    write_recipes(path, study, results)
+    _write(results, path)  # before the figures, which may fail
+    figures, undrawn = draw_study(study, results, path)
     results = results.model_copy(update={"figures": figures, "remarks": [*results.remarks, *undrawn]})
-    _write(results, directory)
+    _write(results, path)
     return results
 
 
@@ -203,12 +206,12 @@ def print_results(results: StudyResults, path: Path, form: Form = "text") -> Non
         print_json(results.model_dump(mode="json"))
         return
     is_text = form == "text"
-    if not is_text:
-        print_tables(results.tables, form)
+    for line in () if is_text else form_lines(results.tables, form):
+        echo(line)
     for table in results.tables:
         if is_text:
             echo(table.title)
-            print_table(table.head, [[cell.text for cell in line] for line in table.lines])
+            print_table(table.head, table.texts())
         for line in [*table.remarks, *[""] * is_text]:
             echo(line, err=not is_text)
     lines = [*results.remarks, *results.notes]

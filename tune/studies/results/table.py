@@ -4,27 +4,17 @@ Where more is varied than rows and columns show, a cell is the best trial over t
 a range, no two trials share a row, and the table is the list of the best trials instead.
 """
 
-import csv
-import io
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
-from rayfed_ssl.formats import size
+from rayfed_ssl.formats import value_text
+from rayfed_ssl.reports.table import MISSING, Cell, Table
 from tune.studies.definition.schema import TARGET, Goal
-from tune.studies.definition.space import Range, point_text, value_text
+from tune.studies.definition.space import Range, point_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
-from tune.studies.results.results import TableCell, TableResult, TrialResult
+from tune.studies.results.results import TrialResult
 from tune.studies.results.trial_results import best_of, cost, heading
-from tune.terminal import echo
-
-Form = Literal["text", "json", "csv", "latex"]
-"""How tables are printed."""
-
-NO_TRIAL = "–"
-"""The text of a cell without a trial."""
 
 MAX_RANKED = 20
 """Trials in the list of the best."""
@@ -38,80 +28,7 @@ def title_of(goal: Goal) -> str:
     return f"{heading(goal.score)}, {'more' if goal.maximize else 'less'} is better"
 
 
-def markdown_lines(table: TableResult) -> list[str]:
-    """Write a table as lines of Markdown, the best cell of each column bold."""
-    rows = [[f"**{cell.text}**" if cell.best else cell.text for cell in line] for line in table.lines]
-    return [_row(table.head), "|---" * len(table.head) + "|", *map(_row, rows)]
-
-
-def print_tables(tables: Iterable[TableResult], form: Form) -> None:
-    """Print tables as CSV or as LaTeX's tabular with booktabs, with an empty line between two."""
-    for index, table in enumerate(tables):
-        for line in [*[""] * bool(index), *(_csv_lines(table) if form == "csv" else _latex_lines(table))]:
-            echo(line)
-
-
-def _csv_lines(table: TableResult) -> list[str]:
-    """Write a table of numbers: a column of sizes, shares or times has its unit in the heading."""
-    columns = [_plain_column(*column) for column in zip(table.head, *table.lines, strict=True)]
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(zip(*columns, strict=True))
-    return out.getvalue().splitlines()
-
-
-UNITS = {
-    "%": re.compile(r"(?P<one>[\d.]+)%"),
-    "MB": re.compile(
-        r"(?P<micro>\d+) bytes?|(?P<milli>[\d.]+) kB|(?P<one>[\d.]+) MB|(?P<kilo>[\d.]+) GB|(?P<mega>[\d.]+) TB"
-    ),
-    "s": re.compile(r"(?:(?P<hour>\d+) h )?(?:(?P<minute>\d+) min)?(?: ?(?P<one>[\d.]+) s)?"),
-}
-"""How `formats` writes numbers with a unit, by the unit that a column of CSV gets."""
-
-FACTORS = {"micro": 1e-6, "milli": 1e-3, "one": 1, "minute": 60, "kilo": 1e3, "hour": 3600, "mega": 1e6}
-
-
-def _plain_column(head: str, *cells: TableCell) -> list[str]:
-    texts = [cell.text for cell in cells]
-    for unit, form in UNITS.items():
-        found = [form.fullmatch(text) for text in texts if text not in ("", "-", NO_TRIAL)]
-        if found and all(found):
-            return [f"{head} ({unit})", *(_magnitude(form, text) for text in texts)]
-    return [head, *texts]
-
-
-def _magnitude(form: re.Pattern[str], text: str) -> str:
-    parts = match.groupdict() if (match := form.fullmatch(text)) else {}
-    numbers = [float(number) * FACTORS[name] for name, number in parts.items() if number]
-    return f"{sum(numbers):.10g}" if numbers else ""
-
-
-LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-}  # fmt: skip
-"""What characters with a meaning in LaTeX are written as."""
-
-
-def _latex_lines(table: TableResult) -> list[str]:
-    def row(cells: Iterable[str]) -> str:
-        return " & ".join(cells) + r" \\"
-
-    def text(plain: str) -> str:
-        return "".join(LATEX.get(char, char) for char in plain)
-
-    rows = [
-        row(rf"\textbf{{{text(cell.text)}}}" if cell.best else text(cell.text) for cell in line) for line in table.lines
-    ]
-    begin = rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
-    return [begin, r"\toprule", row(map(text, table.head)), r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def table_of(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
+def table_of(study: Study, trials: Sequence[TrialResult], goal: Goal) -> Table:
     """Lay out the results by one goal."""
     row_name, column_name = study.table_axes
     if any(name is not None and is_continuous(study, name) for name in study.table_axes):
@@ -124,16 +41,14 @@ def table_of(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableRe
     }
     lines = [
         [
-            TableCell(text="all" if row_name is None or row is None else value_text(json.loads(row))),
+            "all" if row_name is None or row is None else value_text(json.loads(row), short=True),
             *(_cell(places.get((row, column), []), goal, best[column]) for column in columns),
         ]
         for row in rows
     ]
     heads = [heading(goal.score) if column_name is None else _head(column_name, key) for key in columns]
     remarks = _chosen_parameters(study, places, goal)
-    return TableResult(
-        goal=goal.score, title=title_of(goal), head=[row_name or "", *heads], lines=lines, remarks=remarks
-    )
+    return Table.of(title_of(goal), [row_name or "", *heads], lines, goal=goal.score, remarks=remarks)
 
 
 def is_continuous(study: Study, name: str) -> bool:
@@ -164,21 +79,21 @@ def keys_of(study: Study, trials: Sequence[TrialResult], name: str | None) -> li
     return [json.dumps(value) for value in parameter.values]
 
 
-def _cell(trials: Sequence[TrialResult], goal: Goal, best_of_column: TrialResult | None) -> TableCell:
+def _cell(trials: Sequence[TrialResult], goal: Goal, best_of_column: TrialResult | None) -> Cell:
     if (best := best_of(trials, [goal])) is not None:
         value = best.values[goal.score].over_seeds()
         text = value.text(unit_of(goal.score), symbol=False)
-        return TableCell(text=text, mean=value.mean, best=best is best_of_column)
+        return Cell(text=text, mean=value.mean, best=best is best_of_column)
     states = {trial.state for trial in trials}
-    state = next((state for state in ("waiting", "stopped", "failed", "complete") if state in states), NO_TRIAL)
+    state = next((state for state in ("waiting", "stopped", "failed", "complete") if state in states), MISSING)
     missing = "not reached" if TARGET.fullmatch(goal.score) else "no score"
-    return TableCell(text=missing if state == "complete" else state)
+    return Cell(text=missing if state == "complete" else state)
 
 
 def _head(name: str, key: Key) -> str:
     """Head a column by its value, with the parameter's name unless the value is a text."""
     value = json.loads(key or "null")
-    return value if isinstance(value, str) else f"{name}={value_text(value)}"
+    return value if isinstance(value, str) else f"{name}={value_text(value, short=True)}"
 
 
 def _chosen_parameters(study: Study, places: Mapping[tuple[Key, ...], Sequence[TrialResult]], goal: Goal) -> list[str]:
@@ -202,7 +117,7 @@ def _choice(trial: TrialResult, others: Sequence[str]) -> str:
     return point_text(chosen) + (f" at {point_text(rest)}" if rest else "") + f" (trial {trial.number})"
 
 
-def _ranking(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
+def _ranking(study: Study, trials: Sequence[TrialResult], goal: Goal) -> Table:
     """List the best trials."""
     scored = [trial for trial in trials if goal.score in trial.values]
     ranked = sorted(scored, key=lambda trial: (cost(trial, goal), trial.number))
@@ -211,18 +126,16 @@ def _ranking(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableRe
     return table.model_copy(update={"goal": goal.score, "remarks": remarks})
 
 
-def trials_table(title: str, study: Study, trials: Sequence[TrialResult]) -> TableResult:
+def trials_table(title: str, study: Study, trials: Sequence[TrialResult]) -> Table:
     """List trials with all that they have come to."""
     lines = []
     for trial in trials:
-        cells = [TableCell(text=f"{trial.number}: {trial.label}"), TableCell(text=trial.state)]
-        cells.append(TableCell(text=f"{trial.reached} of {trial.rounds}", mean=trial.reached))
+        reached = Cell(text=f"{trial.reached} of {trial.rounds}", mean=trial.reached)
+        cells: list[object] = [f"{trial.number}: {trial.label}", trial.state, reached]
         for goal in study.goals:
             value = trial.mean(goal.score)
             missing = "not reached" if trial.state == "complete" and TARGET.fullmatch(goal.score) else "-"
-            text = missing if value is None else value.text(unit_of(goal.score), n=True)
-            cells.append(TableCell(text=text, mean=None if value is None else value.mean))
-        cells += [TableCell(text=size(trial.bytes), mean=trial.bytes), TableCell(text=trial.reason)]
-        lines.append(cells)
+            cells.append(missing if value is None else Cell.of(value, unit_of(goal.score)))
+        lines.append([*cells, Cell.of(trial.bytes, "bytes"), trial.reason])
     head = ["trial", "state", "rounds", *(goal.score for goal in study.goals), "bytes a run", "why"]
-    return TableResult(title=title, head=head, lines=lines)
+    return Table.of(title, head, lines)

@@ -1,16 +1,17 @@
-"""The results of a study's trials, from `trials.parquet` alone: values and their spread, the best, the front."""
+"""The results of a study's trials, from the records of their runs: values and their spread, the best, the front."""
 
-import json
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from statistics import fmean
 
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import DECISIVE, standard_error
 from tune.studies.definition.schema import BYTES, TARGET, Goal
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.execution.trial_table import Row, read_rows, unit_of
+from tune.studies.execution.scores import TrialRows
+from tune.studies.execution.trial_table import Row, unit_of
 from tune.studies.results.results import ScoreResult, TrialResult
 
 
@@ -19,34 +20,27 @@ def scores_text(trial: TrialResult) -> str:
     return ", ".join(f"{score} {value.over_seeds().text(unit_of(score))}" for score, value in trial.values.items())
 
 
-def read_results(directory: StudyDirectory, study: Study) -> tuple[TrialResult, ...]:
-    """Read the trials that a study has so far."""
-    table = directory.path / "trials.parquet"
-    try:
-        return results_of(study, read_rows(table, study.num_trials * len(study.seeds)) if table.is_file() else [])
-    except (LookupError, RecursionError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{table} is no table of this study: resume the study, which writes it anew") from None
+def read_results(directory: StudyDirectory) -> tuple[TrialResult, ...]:
+    """Read the trials that a study has so far from its runs' records."""
+    study = directory.study
+    return results_of(study, TrialRows(directory.runs).of(study, directory.record.trials))
 
 
 def results_of(study: Study, rows: Iterable[Row]) -> tuple[TrialResult, ...]:
-    """Collect the rows of each trial, in the order of their numbers."""
-    by_trial: dict[int, list[Row]] = {}
-    for row in rows:
-        by_trial.setdefault(row["trial"], []).append(row)
-    return tuple(_result(study, by_trial[number]) for number in sorted(by_trial))
+    """Collect the rows of each trial, which stand beside each other."""
+    return tuple(_result(study, list(trial)) for _, trial in groupby(rows, key=itemgetter("trial")))
 
 
 def _result(study: Study, rows: Sequence[Row]) -> TrialResult:
     first, runs = rows[0], [row for row in rows if row["run"] is not None]
-    point = {name: json.loads(first[f"param.{name}"]) for name in study.space.names}
-    cell, reason = study.cell(point), first["reason"] or ""
-    if cell.score is None:
+    point, reason = first["point"], first["reason"]
+    cell = study.cell(point)
+    if cell.score is not None:  # a cell shows what those of its runs have come to that have ended
+        ended, scores = [row for row in runs if first["state"] != "waiting" and row["finished"]], [cell.score]
+    else:
         ended, scores = (runs if first["state"] == "complete" else []), [goal.score for goal in study.goals]
-    else:  # a cell shows what those of its runs have come to that have ended
-        shown = first["state"] in ("complete", "failed")
-        ended, scores = [row for row in runs if shown and row["round"] == row["rounds"]], [cell.score]
+        if study.kind == "benchmark":
+            scores = [name.removeprefix("score.") for name in first if name.startswith("score.")]
     values = {}
     for score in scores:
         each = {row["run"]: row.get(score if score in BYTES else f"score.{score}") for row in ended}
@@ -73,6 +67,7 @@ def _result(study: Study, rows: Sequence[Row]) -> TrialResult:
         values=values,
         score=cell.score,
         take=cell.take,
+        digests=[row["state_sha256"] for row in runs],
     )
 
 

@@ -65,8 +65,8 @@ def check_study(study: Study) -> None:
     for goal in study.goals:
         attack, _, metric = goal.score.partition(".")
         others = (*DIAGNOSTICS, *BYTES, EPSILON)
-        known = is_score(goal.score) or goal.score in others or TARGET.fullmatch(goal.score)
-        if not known and not (attack in ATTACKS and metric):
+        is_measured = is_score(goal.score) or goal.score in others or TARGET.fullmatch(goal.score)
+        if not is_measured and not (attack in ATTACKS and metric):
             audits, targets = (f"{attack}.auc" for attack in ATTACKS), ("time_to:0.45", "bytes_to:0.45")
             scores = {"linear", *PROTOCOLS, *others, *audits, *targets}
             raise ConfigError(

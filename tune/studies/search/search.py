@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from optuna.trial import TrialState
 
-from tune.studies.definition.space import Point, encoded
+from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import TrialRun, run_of
 from tune.studies.search.optuna_study import make_optuna_study
@@ -121,9 +121,7 @@ class Search:
         self._remaining = study.num_trials
         self._queue: deque[Segment] = deque()
         self._generations: list[Generation] = []
-        if study.search.name == "grid":
-            for point in study.points():
-                self.optuna_study.enqueue_trial(encoded(point))
+        self._grid = iter(study.points()) if study.search.name == "grid" else None
 
     @property
     def finished(self) -> bool:
@@ -147,7 +145,8 @@ class Search:
 
     def _new_trial(self) -> Trial:
         asked = self.optuna_study.ask()
-        trial = Trial(len(self.trials), self.study.space.suggest(asked), asked)
+        point = self.study.space.suggest(asked) if self._grid is None else next(self._grid)
+        trial = Trial(len(self.trials), point, asked)
         self.trials.append(trial)
         try:
             trial.runs = {seed: run_of(self.study, trial.point, seed) for seed in self.study.seeds}
