@@ -229,36 +229,33 @@ def load_encoder(path: Path | str, device: torch.device | str = "cpu", *, trust:
     return as_module(read_export(path, trust=trust), device, str(path))
 
 
-def check_weights(export: Export, name: str) -> None:
-    """Refuse weights with other names, shapes or types than their architecture has; allocates nothing.
+def check_weights(export: Export, name: str) -> encoders.Encoder:
+    """Refuse weights with other names, shapes or types than their architecture has, which is given; allocates nothing.
 
     Raises:
         ConfigError: They differ, or the architecture cannot be built for these images.
     """
+    info = export.info
     try:
-        expected = _blank(export.info).state_dict()
+        with torch.device("meta"):
+            body = build_encoder(info.architecture, channels=info.channels, size=info.size, stem=info.stem)  # type: ignore[arg-type]
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"{name} holds an encoder that cannot be built: {reason(error)}") from None
-    if wrong := misfit(export.weights, expected):
+    if wrong := misfit(export.weights, body.state_dict()):
         part, got, want = wrong
         raise ConfigError(
-            f"{name} does not hold a whole {export.info.architecture}: its {part!r:.80} is {got} where {want} is expected; "
-            "export it again"
+            f"{name} does not hold a whole {info.architecture}: its {part!r:.80} is {got} where {want} is expected; export "
+            "it again"
         )
-
-
-def _blank(info: Info) -> encoders.Encoder:
-    with torch.device("meta"):
-        return build_encoder(info.architecture, channels=info.channels, size=info.size, stem=info.stem)  # type: ignore[arg-type]
+    return body
 
 
 def as_module(export: Export, device: torch.device | str = "cpu", name: str | None = None) -> LoadedEncoder:
     """Make an encoder a module, as `load_encoder` gives it; a ConfigError where its weights are not whole has the name."""
-    check_weights(export, name or export.info.encoder)
-    info, body = export.info, _blank(export.info)
+    body = check_weights(export, name or export.info.encoder)
     for layer in body.modules():
         layer.__class__ = TORCHS.get(type(layer), type(layer))
-    module = LoadedEncoder(info, body)
+    module = LoadedEncoder(export.info, body)
     module.to_empty(device="cpu")
     module.load_state_dict(export.weights)
     return prepare(module, choose_precision(device, "fp32"), device).eval()
