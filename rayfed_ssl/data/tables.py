@@ -199,7 +199,6 @@ def _num_rows(files: Sequence[Path]) -> int:
 def _stream_parquet(files: Sequence[Path], column: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
     start = 0
     for file in files:
-        _check_column(file, column)
         with _reading(file):
             for values in batches(file, column):
                 for row in rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(values))] - start:
@@ -243,15 +242,9 @@ def class_names(schema: pa.Schema, label: str) -> list[str] | None:
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
-def _check_column(file: Path, name: str) -> None:
-    if name not in _schema(file).names:
-        raise ValueError(f"{file} has no column {name!r}, unlike the files beside it: use files of one dataset")
-
-
 def _column(files: Sequence[Path], name: str) -> list[Any]:
     values: list[Any] = []
     for file in files:
-        _check_column(file, name)
         with _reading(file):
             values += [row[name] for row in rows_of(read_table(file, columns=[name], any_codec=True))]
     return values
