@@ -149,8 +149,8 @@ def make_plan(
         }
         files += parts.values()
         # Others' parts are not believed, and code of one's own may have changed.
-        kept = {name for name, file in parts.items() if record.trusted and ":" not in name and file.exists()}
-        if left := {name: attacks[name] for name in fitting if name not in kept}:
+        done = {name for name, file in parts.items() if record.trusted and ":" not in name and file.exists()}
+        if left := {name: attacks[name] for name in fitting if name not in done}:
             jobs.append((directory, trust, round, client_id, left))
     by_reason: dict[str, list[str]] = {}
     for name, misfits in problems.items():

@@ -40,8 +40,8 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
     num, channels, height, width = images.shape
     side, padding = min(height, width) if size is None else size, recipe.crop_padding
     if isinstance(recipe, OwnView):
-        own = _own_views(images, recipe.function, generator, side)
-        return standardize(own, recipe.mean, recipe.std, torch.empty_like(own))
+        drawn = _own_views(images, recipe.function, generator, side)
+        return standardize(drawn, recipe.mean, recipe.std, torch.empty_like(drawn))
     if side < 1 or (padding and not side - 2 * padding <= min(height, width) > padding):
         raise ValueError(f"no {side} x {side} view can be cut out of {height} x {width} padded by {padding}")
     if recipe.blur and _blur_kernel(recipe, side) // 2 >= side:

@@ -153,8 +153,8 @@ def dataset_info(name: str) -> DatasetInfo:
 
 def _suggestion(name: str, choices: list[str]) -> str:
     """Suggest torchvision's dataset of a name, or else the nearest of the choices."""
-    known = {other.lower(): other for other in vision_names()}
-    return f": did you mean torchvision:{known[name.lower()]}?" if name.lower() in known else nearest(name, choices)
+    vision = {other.lower(): other for other in vision_names()}
+    return f": did you mean torchvision:{vision[name.lower()]}?" if name.lower() in vision else nearest(name, choices)
 
 
 def _read(

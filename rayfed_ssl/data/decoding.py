@@ -134,9 +134,9 @@ def decode(
                     )
             num_bytes += sum(picture.nbytes for picture in pixels)
             readable = [not isinstance(result, str) for result in results]
-            kept = None if groups is None else groups[readable]
+            readable_groups = None if groups is None else groups[readable]
             dim = tuple(values for values in pool.map(_values_if_dim, window, results) if values is not None)
-            yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures, kept, dim)
+            yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures, readable_groups, dim)
             if on_progress:
                 on_progress(done, total, num_bytes)
     if bad and on_bad == "error":

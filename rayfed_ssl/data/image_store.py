@@ -151,9 +151,9 @@ def write_store(
         header["skipped"] = first.pop("skipped") + second.pop("skipped")
         dim, total = first.pop("dim") + second.pop("dim"), first["count"] + second["count"]
         header["notes"] = [*notes, *_dim_note(dim, total)]
-        known = set(first.pop("pictures"))
+        train_pictures = set(first.pop("pictures"))
         header["has_test"] = has_test
-        header["shared"] = sum(picture in known for picture in second.pop("pictures"))
+        header["shared"] = sum(picture in train_pictures for picture in second.pop("pictures"))
         (draft / "header.json").write_text(json.dumps(header))
         shutil.rmtree(path, ignore_errors=True)  # a damaged one
         draft.rename(path)

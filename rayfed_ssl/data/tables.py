@@ -138,7 +138,7 @@ def read_splits(table: Table, columns: Columns) -> tuple[Split, Split | None, tu
         raw = [table.column(part, label) for part in table.parts]
         labels, names = number_classes(raw, class_names(table.schema, label), table.place)
     train, *test = (
-        Split(own, partial(table.pictures, part, image)) for own, part in zip(labels, table.parts, strict=True)
+        Split(classes, partial(table.pictures, part, image)) for classes, part in zip(labels, table.parts, strict=True)
     )
     if columns.group is not None:
         train = replace(train, groups=group_values(table.column(table.parts[0], columns.group), columns.group))

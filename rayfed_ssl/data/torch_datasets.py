@@ -117,8 +117,8 @@ def find_vision(class_name: str, path: Path, download: bool) -> Source:
     """Find any image dataset of torchvision by its class, in the directory that it calls root."""
     from torchvision import datasets
 
-    if class_name not in (known := vision_names()):
-        raise ValueError(f"torchvision has no dataset {class_name!r}{nearest(class_name, known)}")
+    if class_name not in (class_names := vision_names()):
+        raise ValueError(f"torchvision has no dataset {class_name!r}{nearest(class_name, class_names)}")
     dataset = getattr(datasets, class_name)
     required = [
         name

@@ -161,8 +161,8 @@ def manifests(directory: Directory) -> dict[int, str]:
 
 
 def _manifests_in(names: Iterable[str]) -> dict[int, str]:
-    found = [match for name in names if (match := re.fullmatch(r"round-(\d+)\.json", name, re.ASCII))]
-    return dict(sorted((int(match[1]), match[0]) for match in found))
+    matches = [match for name in names if (match := re.fullmatch(r"round-(\d+)\.json", name, re.ASCII))]
+    return dict(sorted((int(match[1]), match[0]) for match in matches))
 
 
 def commit(state: RunState, directory: Directory) -> None:

@@ -91,8 +91,8 @@ def _dataclass(name: str) -> type:
     """
     module, _, attribute = name.partition(":")
     if module.startswith("rayfed_ssl."):
-        known = module.split(".")[1] in DEFINE_STATES and module in sys.modules
-        cls = getattr(sys.modules[module], attribute, None) if known else None
+        may_define = module.split(".")[1] in DEFINE_STATES and module in sys.modules
+        cls = getattr(sys.modules[module], attribute, None) if may_define else None
     else:
         classes = [value for plugin in _plugin_modules() for value in vars(plugin).values() if isinstance(value, type)]
         cls = next((value for value in classes if _class_name(value) == name), None)
