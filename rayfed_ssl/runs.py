@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_ssl import plugins
 from rayfed_ssl.config.recipes import Setting, parse_setting
 from rayfed_ssl.config.schema import Config, takes_text
 from rayfed_ssl.engine.federation import Federation
@@ -23,6 +22,7 @@ from rayfed_ssl.engine.run_watch import RunWarning, RunWatch, scaled_probes
 from rayfed_ssl.engine.start_scores import start_scores
 from rayfed_ssl.engine.virtual_time import attach_schedule
 from rayfed_ssl.export.encoders import last_encoder, write_encoders
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.privacy.protection import accounted
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round

@@ -17,8 +17,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from rayfed_ssl.errors import ConfigError, nearest, plain, reason
-from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
-from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.foreign.parquet import DAMAGE, read_table, rows_of
+from rayfed_ssl.foreign.reading import read_bytes
 from rayfed_ssl.validation import AbsolutePath, UnitInterval, Validated
 
 SECOND = 10**9

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
-from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError, nearest, reason
-from rayfed_ssl.reading import MAX_YAML, MAX_YAML_VALUES, check_plain, read_bytes
+from rayfed_ssl.foreign import plugins
+from rayfed_ssl.foreign.reading import MAX_YAML, MAX_YAML_VALUES, check_plain, read_bytes
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

@@ -20,8 +20,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rayfed_ssl.data.image_store import Block
 from rayfed_ssl.errors import printable, reason
-from rayfed_ssl.file_kinds import file_seems, seems
-from rayfed_ssl.reading import open_regular
+from rayfed_ssl.foreign.file_kinds import file_seems, seems
+from rayfed_ssl.foreign.reading import open_regular
 
 Picture = np.ndarray | bytes | Path
 """Pixels uint8 or uint16 [C, H, W] with C 1 or 3, an encoded picture, or the file that holds one."""

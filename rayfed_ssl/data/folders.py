@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfed_ssl.data.decoding import picture_suffixes
 from rayfed_ssl.errors import printable
-from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.foreign.reading import read_bytes
 
 ANNOTATIONS, METADATA = "val_annotations.txt", "metadata.csv"
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock
 
-from rayfed_ssl.reading import open_regular, read_bytes
+from rayfed_ssl.foreign.reading import open_regular, read_bytes
 
 FORMAT = 4
 """Number of the layout; one of another layout has another name."""

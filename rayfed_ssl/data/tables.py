@@ -16,8 +16,8 @@ import pyarrow as pa
 from rayfed_ssl.data.decoding import Picture, Source, Split
 from rayfed_ssl.data.folders import Passed, pass_over, passed_over
 from rayfed_ssl.errors import nearest, reason
-from rayfed_ssl.file_kinds import file_seems
-from rayfed_ssl.parquet import (
+from rayfed_ssl.foreign.file_kinds import file_seems
+from rayfed_ssl.foreign.parquet import (
     DAMAGE,
     NUMBERS,
     batches,
@@ -28,7 +28,7 @@ from rayfed_ssl.parquet import (
     read_table,
     rows_of,
 )
-from rayfed_ssl.reading import plain_json
+from rayfed_ssl.foreign.reading import plain_json
 
 
 @dataclass(frozen=True)

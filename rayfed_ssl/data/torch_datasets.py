@@ -14,12 +14,12 @@ import numpy as np
 import platformdirs
 from PIL import Image
 
-from rayfed_ssl import plugins
 from rayfed_ssl.data.decoding import Picture, Source, Split, all_gray, decode, in_channels
 from rayfed_ssl.data.folders import walk
 from rayfed_ssl.data.image_store import open_store, write_store
 from rayfed_ssl.data.partitions import stratified_split
 from rayfed_ssl.errors import ConfigError, nearest, reason
+from rayfed_ssl.foreign import plugins
 
 
 def find_torchvision(

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayfed_ssl.errors import ConfigError, reason
-from rayfed_ssl.reading import read_json
+from rayfed_ssl.foreign.reading import read_json
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.storage.tables import rows_if_any
 

@@ -28,8 +28,10 @@ from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOut
 from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
+from rayfed_ssl.foreign.own_files import refuse_links_out
+from rayfed_ssl.foreign.reading import MAX_YAML, read_bytes
+from rayfed_ssl.foreign.signatures import is_signed, sign
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.reading import MAX_YAML, read_bytes
 from rayfed_ssl.records.config_file import FILE, describe_config, read_config
 from rayfed_ssl.records.manifest import (
     RoundEntry,
@@ -56,8 +58,6 @@ from rayfed_ssl.records.state_location import mark_states, open_states, states_a
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
-from rayfed_ssl.storage.own_files import refuse_links_out
-from rayfed_ssl.storage.signatures import is_signed, sign
 from rayfed_ssl.storage.tables import GrowingTable
 
 

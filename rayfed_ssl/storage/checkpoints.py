@@ -20,12 +20,12 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rayfed_ssl.errors import CheckpointError, reason
+from rayfed_ssl.foreign.own_files import STATE, own_drafts, own_states
+from rayfed_ssl.foreign.reading import plain_json
 from rayfed_ssl.method import Empty
-from rayfed_ssl.reading import plain_json
 from rayfed_ssl.storage.addresses import Directory, backend_of
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import REACHABLE
-from rayfed_ssl.storage.own_files import STATE, own_drafts, own_states
 from rayfed_ssl.storage.tensor_files import RESTORE, STRUCTURE, chunks, encode
 from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 from rayfed_ssl.validation import STRICT

@@ -21,18 +21,18 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from rayfed_ssl import plugins
 from rayfed_ssl.config.strict import explain
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.errors import ConfigError, plain, reason
-from rayfed_ssl.file_kinds import file_seems
+from rayfed_ssl.foreign import plugins
+from rayfed_ssl.foreign.file_kinds import file_seems
+from rayfed_ssl.foreign.reading import check_header, plain_json
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info, encoders
 from rayfed_ssl.models.batch_norm import BatchNorm1d, BatchNorm2d
 from rayfed_ssl.models.pooling import AdaptiveAvgPool2d
 from rayfed_ssl.models.precision import choose_precision, prepare
-from rayfed_ssl.reading import check_header, plain_json
 from rayfed_ssl.storage.tensor_files import DAMAGE, STRUCTURE, Chunk, chunks
 from rayfed_ssl.training.state_parts import model_weights
 from rayfed_ssl.trees import Weights, misfit

@@ -5,9 +5,9 @@ import shlex
 from pathlib import Path
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.foreign.reading import open_regular, read_json
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models.pretrained import Start, named_as_layers
-from rayfed_ssl.reading import open_regular, read_json
 from rayfed_ssl.storage.encoder_file import BODY, Export, foreign_tensors, read_export
 from rayfed_ssl.trees import Weights, digest
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_ssl.errors import ConfigError, reason
-from rayfed_ssl.parquet import DAMAGE, MAX_CELLS, read_metadata, read_table, rows_of, table_of
+from rayfed_ssl.foreign.parquet import DAMAGE, MAX_CELLS, read_metadata, read_table, rows_of, table_of
 from rayfed_ssl.storage.filesystem import explained, write_atomically
 
 Row = Mapping[str, Any]

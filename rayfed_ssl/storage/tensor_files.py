@@ -18,8 +18,8 @@ from safetensors.torch import load
 from torch import Tensor
 
 from rayfed_ssl.errors import CheckpointError, reason
+from rayfed_ssl.foreign.reading import check_header, plain_json
 from rayfed_ssl.method import Method
-from rayfed_ssl.reading import check_header, plain_json
 from rayfed_ssl.training.objective import Objective
 from rayfed_ssl.trees import Tree, is_node
 

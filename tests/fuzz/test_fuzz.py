@@ -20,8 +20,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rayfed_ssl import plugins
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.encoder_file import read_export
 from rayfed_ssl.storage.tensor_files import read_path

@@ -15,8 +15,8 @@ import torch
 import yaml
 from click.testing import Result
 
-from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.records.manifest import settings_sha256
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.encoder_file import load_encoder, read_export

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_ssl.errors import ConfigError, reason
+from rayfed_ssl.foreign.parquet import DAMAGE, read_table, rows_of
 from rayfed_ssl.formats import Unit
-from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
 from tune.studies.definition.schema import BYTES, EPSILON, TARGET, is_audit
 
 Row = dict[str, Any]
