@@ -7,8 +7,8 @@ from typing import Any
 import ray
 
 from actors.cluster import connect
-from rayfed_ssl import plugins
 from rayfed_ssl.analysis.audit import Job, attack_clients
+from rayfed_ssl.foreign import plugins
 
 
 def in_tasks(workers: int) -> Callable[[list[Job]], Iterator[int]]:

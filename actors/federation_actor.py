@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from actors.cluster.stale_sessions import MPS_PIPE
-from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.fingerprint import Arithmetic, different
@@ -18,6 +17,7 @@ from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.foreign import plugins
 
 COMPARED = ("python", "ray", "torch", "rayfed-ssl")
 """Packages that must have the same version on all machines."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_ssl import plugins
 from rayfed_ssl.config.recipes import Setting, parse_setting
 from rayfed_ssl.config.schema import Config, takes_text
 from rayfed_ssl.engine.federation import Federation
@@ -22,7 +21,8 @@ from rayfed_ssl.engine.round_loop import Executor, Observer, RunPlan, run_rounds
 from rayfed_ssl.engine.run_watch import RunWarning, RunWatch, scaled_probes
 from rayfed_ssl.engine.start_scores import start_scores
 from rayfed_ssl.engine.virtual_time import attach_schedule
-from rayfed_ssl.export.encoders import export_of, last_encoder
+from rayfed_ssl.export.encoders import last_encoder, write_encoders
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.privacy.protection import accounted
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
@@ -87,7 +87,7 @@ class Result:
         Raises:
             ConfigError: There is no encoder of this name.
         """
-        return as_module(export_of(self.record, name))
+        return as_module(last_encoder(self.record, name))
 
     def encoder_weights(self, name: str | None = None) -> Encoder:
         """An encoder's architecture after the last round, and its weights as plain tensors, with those of its heads."""
@@ -284,7 +284,7 @@ def _run(
         if final.round < config.rounds:
             record.pause()
         else:
-            record.finish(federation)
+            record.finish(write_encoders(record, federation))
     if missing := record.dropped():
         observer.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "

@@ -22,6 +22,8 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import ExecutorFactory, Observers, run
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
+from rayfed_ssl.storage.encoder_file import Info
+from rayfed_ssl.storage.saved_encoders import read_encoder
 from rayfed_ssl.trees import digest
 
 NOT_COMPARED = ("seconds", EVALUATION_SECONDS, "retries")
@@ -200,18 +202,25 @@ def _other_contents(record: RunRecord, again: RunRecord, ends: Set[int]) -> Iter
         if entry.cohort != computed_entry.cohort:
             yield f"run.json: the cohort of round {entry.round} differs"
     if record.manifest.finished:
-        yield from _other_encoders(record.directory / "encoders", record.manifest.encoders, again.manifest.encoders)
+        yield from _other_encoders(record, again)
     yield from _damaged_states(record)
 
 
-def _other_encoders(folder: Path, recorded: Mapping[str, str], computed: Mapping[str, str]) -> Iterator[str]:
-    for name in sorted({file.stem for file in folder.glob("*.safetensors")} | recorded.keys() | computed.keys()):
-        try:
-            sha256 = digest(checkpoints.read_file(folder / f"{name}.safetensors"))
-        except CheckpointError:
-            sha256 = None
-        if not sha256 == recorded.get(name) == computed.get(name):
+def _other_encoders(record: RunRecord, again: RunRecord) -> Iterator[str]:
+    files = {file.stem for file in (record.directory / "encoders").glob("*.safetensors")}
+    for name in sorted(files | record.manifest.encoders.keys() | again.manifest.encoders.keys()):
+        recorded, computed = (_encoder(run, name) for run in (record, again))
+        if recorded is None or recorded != computed:
             yield f"encoders/{name}.safetensors is missing, damaged or differs, or its digest in run.json does"
+
+
+def _encoder(record: RunRecord, name: str) -> tuple[Info, str] | None:
+    """Read what a final encoder is, without who wrote its file, and its digest; None where it is missing or damaged."""
+    try:
+        export = read_encoder(record.directory / "encoders" / f"{name}.safetensors", trust=record.trust)
+    except (CheckpointError, ConfigError):
+        return None
+    return replace(export.info, version=""), digest(export.encoder)
 
 
 def _damaged_states(record: RunRecord) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import digest_notes
 from rayfed_ssl.runs import run
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.encoder_file import read_export
 from rayfed_ssl.storage.filesystem import LocalDirectory
 from rayfed_ssl.storage.tensor_files import RESTORE
 from rayfed_ssl.verification import Verification, verify_recipe, verify_run
@@ -138,6 +140,8 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
     change_table(copy / "ledger.parquet", lambda rows: rows[0].update(bytes=1))
     shutil.copy(copy / "encoders" / "client-1.safetensors", copy / "encoders" / "client-0.safetensors")
     shutil.copy(copy / "encoders" / "client-1.safetensors", copy / "encoders" / "client-9.safetensors")
+    export = read_export(described := copy / "encoders" / "client-1.safetensors")
+    described.write_bytes(b"".join(replace(export, info=replace(export.info, mean=(0.5,))).chunks()))
     change_manifest(copy, lambda manifest: manifest.update(starts={}))
     change_manifest(copy, lambda manifest: manifest["rounds"][1].update(cohort=[0]))
     change_manifest(copy, lambda manifest: manifest["encoders"].update({"client-2": "0" * 64}))
@@ -154,7 +158,7 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
         "run.json: the cohort of round 2 differs",
         *(
             f"encoders/client-{number}.safetensors is missing, damaged or differs, or its digest in run.json does"
-            for number in (0, 2, 9)
+            for number in (0, 1, 2, 9)
         ),
         f"{state} does not match the digest in its manifest: {RESTORE}",
     ]

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from rayfed_ssl import plugins
 from rayfed_ssl.attacks import ATTACK, ATTACKS, Attack
 from rayfed_ssl.attacks.attack import Finding, Pictures, Seen, Truth
 from rayfed_ssl.config.strict import parse
@@ -28,10 +27,11 @@ from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.engine.fingerprint import Arithmetic, different
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
-from rayfed_ssl.parquet import rows_of
+from rayfed_ssl.foreign import plugins
+from rayfed_ssl.foreign.parquet import rows_of
+from rayfed_ssl.foreign.reading import read_bytes, read_json
 from rayfed_ssl.privacy import client_level, secure_sum
 from rayfed_ssl.privacy.secure_sum import SecureSum
-from rayfed_ssl.reading import read_bytes, read_json
 from rayfed_ssl.records.audit_rows import SCHEMA, TABLE, part_of
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.replay import open_run, replay_step
@@ -149,8 +149,8 @@ def make_plan(
         }
         files += parts.values()
         # Others' parts are not believed, and code of one's own may have changed.
-        kept = {name for name, file in parts.items() if record.trusted and ":" not in name and file.exists()}
-        if left := {name: attacks[name] for name in fitting if name not in kept}:
+        done = {name for name, file in parts.items() if record.trusted and ":" not in name and file.exists()}
+        if left := {name: attacks[name] for name in fitting if name not in done}:
             jobs.append((directory, trust, round, client_id, left))
     by_reason: dict[str, list[str]] = {}
     for name, misfits in problems.items():

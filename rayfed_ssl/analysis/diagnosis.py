@@ -26,10 +26,10 @@ from rayfed_ssl.evaluation.representation_metrics import (
     relation,
     relation_distance,
 )
+from rayfed_ssl.export.encoders import encoders_of
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.metric_rows import client_of
 from rayfed_ssl.records.replay import open_run
-from rayfed_ssl.records.run_record import encoders_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, StoredStates
@@ -114,7 +114,7 @@ def diagnose(directory: Path | str, round: int | None = None, *, trust: bool = F
 
 def encoders_in(federation: Federation, state: RunState, directory: Directory) -> dict[str, Encoder]:
     """Read the encoders that the method shows, and those that clients keep for themselves beside a global one."""
-    encoders, task = encoders_of(federation, state, directory), federation.task
+    encoders, task = encoders_of(federation.method, state, directory), federation.task
     if any(client_of(name) is not None for name in encoders):
         return encoders
     for client_id, client_state in StoredStates(state.clients, directory).items():

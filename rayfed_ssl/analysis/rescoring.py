@@ -24,10 +24,11 @@ from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol
+from rayfed_ssl.export.encoders import encoders_of
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.records.run_record import RunRecord, encoders_of
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.encoder_file import BODY, read_export
+from rayfed_ssl.storage.encoder_file import check_weights
 from rayfed_ssl.storage.saved_encoders import read_encoder
 from rayfed_ssl.storage.tables import rows_if_any, write_table
 from rayfed_ssl.training.task import Task
@@ -178,7 +179,7 @@ def _open(path: Path, overrides: Sequence[str], round: int | None, initial: bool
         return _open_exported(path, overrides, trust)
     federation, at, encoders = _encoders_of_run(run, overrides, round, initial, trust)
     if run != path:
-        encoders = {path.stem: read_encoder(path, trust=trust)}
+        encoders = {path.stem: read_encoder(path, trust=trust).encoder}
     return Subjects(federation.config, federation.task, federation.dataset, encoders, at)
 
 
@@ -191,12 +192,13 @@ def _encoders_of_run(
     if initial:
         return federation, 0, {"initial": Encoder(federation.task.encoder, federation.task.initial_weights())}
     state = checkpoints.latest(record.checkpoints, round)
-    return federation, state.round, encoders_of(federation, state, record.checkpoints)
+    return federation, state.round, encoders_of(federation.method, state, record.checkpoints)
 
 
 def _open_exported(path: Path, overrides: Sequence[str], trust: bool) -> Subjects:
     """Open the data that an exported encoder was trained on, or those that the overrides name."""
-    export = read_export(path, trust=trust)
+    export = read_encoder(path, trust=trust)
+    check_weights(export, str(path))
     info = export.info
     tree = {
         "seed": info.seed,
@@ -220,6 +222,5 @@ def _open_exported(path: Path, overrides: Sequence[str], trust: bool) -> Subject
         task = replace(build_task(config, dataset), views=Views(info.recipe, info.recipe))
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    body = {BODY + name: value for name, value in export.weights.items()}
-    encoder = Encoder(info.architecture, body)  # without heads: they are of an objective that the file does not name
+    encoder = replace(export, heads={}).encoder  # they are of an objective that the file does not name
     return Subjects(config, task, dataset, {info.encoder: encoder}, info.round)

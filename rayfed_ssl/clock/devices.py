@@ -17,8 +17,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from rayfed_ssl.errors import ConfigError, nearest, plain, reason
-from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
-from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.foreign.parquet import DAMAGE, read_table, rows_of
+from rayfed_ssl.foreign.reading import read_bytes
 from rayfed_ssl.validation import AbsolutePath, UnitInterval, Validated
 
 SECOND = 10**9
@@ -75,7 +75,7 @@ class Device:
         for name, value in (*speeds, ("down_mbit", self.down_mbit), ("up_mbit", self.up_mbit)):
             if value is None or not 0 < value < math.inf:
                 raise ConfigError(
-                    f"a device's {name} must be a number above 0, got {value}: raise it or lower its sigma"
+                    f"a device's {name} must be a number above 0, got {value}: raise it, or lower its sigma if it has one"
                 )
         for name, value, high in (("latency_ms", self.latency_ms, math.inf), ("failure", self.failure, 1)):
             if not (0 <= value <= high and value < math.inf):
@@ -185,55 +185,33 @@ class Table(Devices):
 
     path: AbsolutePath
     """Columns `flops` or `sample_seconds`, `down_mbit`, `up_mbit`, and if wanted `latency_ms`, `failure` and `available`
-    ("08:00-12:00 22:00-06:00"); or FedScale's, `computation` and `communication`.
+    ("08:00-12:00 22:00-06:00").
     """
 
     def draw(self, clients: Sequence[int], seed: int) -> tuple[Device, ...]:
         """Read the table, and draw each client's row."""
         devices = [self._device(number, row) for number, row in enumerate(_read(self.path), 1)]
-        if not devices:
-            raise ConfigError(f"{self.path} has no row: a table of devices needs one at least")
         return tuple(devices[int(uniform(seed, client, 4) * len(devices))] for client in clients)
 
     def _device(self, number: int, row: Mapping[str, object]) -> Device:
-        def value(column: str, low: float = 0.0, high: float = math.inf, *, above: bool = False) -> float:
-            try:
-                read = float(str(row[column]))
-            except ValueError:
-                read = math.nan
-            if not (low < read if above else low <= read) or not read <= high or math.isinf(read):
-                bound = "above 0" if above else "from 0 to 1" if high == 1 else "of at least 0"
-                text = plain(str(row[column]))
-                raise ConfigError(f"{self.path}, row {number}: {column} must be a number {bound}, got {text!r}")
-            return read
+        try:
+            numbers = {column: float(str(value)) for column, value in row.items() if column != "available"}
+            speeds = numbers.pop("flops", None), numbers.pop("sample_seconds", None)
+            return Device(*speeds, **numbers, windows=_windows(str(row.get("available") or "")))
+        except ValueError as error:
+            raise ConfigError(f"{self.path}, row {number}: {plain(str(error))}") from None
 
-        if (
-            "computation" in row
-        ):  # milliseconds of inference a sample, three of which make a step, and kilobits a second
-            mbit = value("communication", above=True) / 1000
-            return Device(None, 3 * value("computation", above=True) / 1000, mbit, mbit)
-        return Device(
-            value("flops", above=True) if "flops" in row else None,
-            value("sample_seconds", above=True) if "sample_seconds" in row else None,
-            value("down_mbit", above=True),
-            value("up_mbit", above=True),
-            value("latency_ms") if "latency_ms" in row else 0.0,
-            value("failure", high=1) if "failure" in row else 0.0,
-            self._windows(number, str(row.get("available") or "")),
-        )
 
-    def _windows(self, number: int, text: str) -> tuple[tuple[int, int], ...]:
-        windows = []
-        for word in text.split():
-            match = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)", word, re.ASCII)
-            if match is None or int(match[3]) * 60 + int(match[4]) > 24 * 60:
-                raise ConfigError(
-                    f"{self.path}, row {number}: available must be times of day such as 08:00-12:00 22:00-06:00, got "
-                    f"{plain(word)!r}"
-                )
-            start, end = (60 * (60 * int(match[part]) + int(match[part + 1])) * SECOND for part in (1, 3))
-            windows.append((start, (end - start) % DAY or DAY))
-        return merged(windows)
+def _windows(text: str) -> tuple[tuple[int, int], ...]:
+    """Read times of day, "08:00-12:00 22:00-06:00"."""
+    windows = []
+    for word in text.split():
+        match = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)", word, re.ASCII)
+        if match is None or int(match[3]) * 60 + int(match[4]) > 24 * 60:
+            raise ValueError(f"available must be times of day such as 08:00-12:00 22:00-06:00, got {word!r}")
+        start, end = (60 * (60 * int(match[part]) + int(match[part + 1])) * SECOND for part in (1, 3))
+        windows.append((start, (end - start) % DAY or DAY))
+    return merged(windows)
 
 
 def merged(windows: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -249,7 +227,6 @@ def merged(windows: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 REQUIRED, OPTIONAL = ("down_mbit", "up_mbit"), ("flops", "sample_seconds", "latency_ms", "failure", "available")
-FEDSCALE = ("computation", "communication")
 
 
 def _read(path: Path) -> Sequence[Mapping[str, object]]:
@@ -273,18 +250,17 @@ def _read(path: Path) -> Sequence[Mapping[str, object]]:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{path} cannot be read as a table of devices ({reason(error)})") from None
+    if not rows:
+        raise ConfigError(f"{path} has no row: a table of devices needs one at least")
     for number, row in enumerate(rows, 1):
         if None in row or None in [value for name, value in row.items() if name != "available"]:
             raise ConfigError(f"{path}, row {number} has {'more' if None in row else 'fewer'} cells than the head")
-    columns = list(rows[0]) if rows else [*REQUIRED, "flops"]
-    allowed = FEDSCALE if set(columns) & set(FEDSCALE) else (*REQUIRED, *OPTIONAL)
-    for column in columns:
-        if column not in allowed:
-            raise ConfigError(f"{path} has an unknown column {column!r:.60}{nearest(column, allowed)}")
-    for column in FEDSCALE if allowed == FEDSCALE else REQUIRED:
-        if column not in columns:
-            raise ConfigError(f"{path} has no column {column!r}")
-    if allowed != FEDSCALE and ("flops" in columns) == ("sample_seconds" in columns):
+    for column in rows[0]:
+        if column not in REQUIRED + OPTIONAL:
+            raise ConfigError(f"{path} has an unknown column {column!r:.60}{nearest(column, REQUIRED + OPTIONAL)}")
+    if missing := [column for column in REQUIRED if column not in rows[0]]:
+        raise ConfigError(f"{path} has no column {missing[0]!r}")
+    if ("flops" in rows[0]) == ("sample_seconds" in rows[0]):
         raise ConfigError(f"{path} must have one of the columns 'flops' and 'sample_seconds'")
     return rows
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationInfo, create_model
 from pydantic_core import CoreSchema, core_schema
 
-from rayfed_ssl import plugins
 from rayfed_ssl.clock.devices import DEVICES, Devices
 from rayfed_ssl.clock.policies import POLICIES, Policy
 from rayfed_ssl.config.recipes import suggestion
@@ -21,6 +20,7 @@ from rayfed_ssl.config.strict import StrictModel, fields, parse
 from rayfed_ssl.data.partitions import GIVEN, PARTITIONS, check_partition
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
-from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError, nearest, reason
-from rayfed_ssl.reading import MAX_YAML, MAX_YAML_VALUES, check_plain, read_bytes
+from rayfed_ssl.foreign import plugins
+from rayfed_ssl.foreign.reading import MAX_YAML, MAX_YAML_VALUES, check_plain, read_bytes
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -146,36 +146,36 @@ _TEXT = "tag:yaml.org,2002:str"
 
 
 def divide_settings(
-    settings: Sequence[str], known: Mapping[str, Mapping[str, "FieldInfo"]], what: str
+    settings: Sequence[str], parts: Mapping[str, Mapping[str, "FieldInfo"]], what: str
 ) -> dict[str, dict[str, Any]]:
     """Divide settings among parts of a kind: "key=value" is of all that have it, "NAME.key=value" of one.
 
     Args:
         settings: As they are typed.
-        known: Each part's settings, with their types.
+        parts: Each part's settings, with their types.
         what: The kind, for messages.
 
     Raises:
         ConfigError: No part has such a setting.
     """
-    divided: dict[str, dict[str, Any]] = {name: {} for name in known}
+    divided: dict[str, dict[str, Any]] = {name: {} for name in parts}
     for setting in settings:
         key, _, text = setting.partition("=")
-        takers = [name for name in known if key.startswith(f"{name}.")] or [
-            name for name in known if key in known[name]
+        takers = [name for name in parts if key.startswith(f"{name}.")] or [
+            name for name in parts if key in parts[name]
         ]
         if not takers:
-            raise ConfigError(f"no {what} here has a setting {key!r}{nearest(key, set().union(*known.values()))}")
+            raise ConfigError(f"no {what} here has a setting {key!r}{nearest(key, set().union(*parts.values()))}")
         for name in takers:
-            own = key.removeprefix(f"{name}.")
-            divided[name][own] = read_value(own, text, partial(_is_text, known[name]))
+            inner_key = key.removeprefix(f"{name}.")
+            divided[name][inner_key] = read_value(inner_key, text, partial(_is_text, parts[name]))
     return divided
 
 
-def _is_text(known: Mapping[str, "FieldInfo"], key: str) -> bool:
+def _is_text(fields: Mapping[str, "FieldInfo"], key: str) -> bool:
     from rayfed_ssl.config.strict import is_text_type
 
-    return key in known and is_text_type(known[key].annotation)
+    return key in fields and is_text_type(fields[key].annotation)
 
 
 def read_recipe(source: str | Path, takes_text: TakesText) -> dict[str, Any]:

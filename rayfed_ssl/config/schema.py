@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from rayfed_ssl import plugins
 from rayfed_ssl.clock.policies import FedBuff
 from rayfed_ssl.config.choices import (
     CLOCK_DEVICES,
@@ -29,6 +28,7 @@ from rayfed_ssl.config.sections import Clients, Clock, Data, Engine, Evaluation,
 from rayfed_ssl.config.strict import explain, fields, is_text
 from rayfed_ssl.data.torch_datasets import keep
 from rayfed_ssl.errors import ConfigError, is_utf8, nearest
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.libraries import is_library

@@ -77,8 +77,8 @@ def _lines(mistakes: Sequence[ErrorDetails], model: type, dotted: bool) -> Itera
 
 def keys_named(model: type, name: str) -> list[str]:
     """Find the key of a name, or else up to three that end in it, the shortest first: training.optimizer.lr by lr."""
-    found = sorted(dict.fromkeys(_ending_in(model, name, 2)), key=lambda key: key.count("."))
-    return found[:1] if name in found else found[:3]
+    keys = sorted(dict.fromkeys(_ending_in(model, name, 2)), key=lambda key: key.count("."))
+    return keys[:1] if name in keys else keys[:3]
 
 
 def _ending_in(model: type, name: str, depth: int) -> Iterator[str]:
@@ -116,8 +116,8 @@ def is_text(model: type, key: Sequence[str]) -> bool:
     models = [model]
     for part in parents:
         models = [inner for owner in models if part in fields(owner) for inner in _models_in(fields(owner)[part])]
-    found = [fields(owner)[last].annotation for owner in models if last in fields(owner)]
-    return bool(found) and all(map(is_text_type, found))
+    annotations = [fields(owner)[last].annotation for owner in models if last in fields(owner)]
+    return bool(annotations) and all(map(is_text_type, annotations))
 
 
 def is_text_type(annotation: Any) -> bool:

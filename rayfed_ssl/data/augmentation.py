@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl import plugins
 from rayfed_ssl.data.color import blur, grayscale, jitter, plan_jitter, solarize, standardize, unit
 from rayfed_ssl.data.view_recipes import OwnView, ViewRecipe
 from rayfed_ssl.draws import draw
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.seeds import seeded_globally
 
 CHUNK = 1 << 18
@@ -40,8 +40,8 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
     num, channels, height, width = images.shape
     side, padding = min(height, width) if size is None else size, recipe.crop_padding
     if isinstance(recipe, OwnView):
-        own = _own_views(images, recipe.function, generator, side)
-        return standardize(own, recipe.mean, recipe.std, torch.empty_like(own))
+        drawn = _own_views(images, recipe.function, generator, side)
+        return standardize(drawn, recipe.mean, recipe.std, torch.empty_like(drawn))
     if side < 1 or (padding and not side - 2 * padding <= min(height, width) > padding):
         raise ValueError(f"no {side} x {side} view can be cut out of {height} x {width} padded by {padding}")
     if recipe.blur and _blur_kernel(recipe, side) // 2 >= side:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from rayfed_ssl import formats, plugins
+from rayfed_ssl import formats
 from rayfed_ssl.data.decoding import MAX_PIXELS, WINDOW, OnBad, Source, Split, all_gray, decode, picture_suffixes
 from rayfed_ssl.data.folders import (
     ANNOTATIONS,
@@ -38,6 +38,7 @@ from rayfed_ssl.data.partitions import random_rows, stratified_split
 from rayfed_ssl.data.tables import NO_COLUMNS, TEST_NAMES, TRAIN_NAMES, Columns, find_parquet
 from rayfed_ssl.data.torch_datasets import check_torch, find_torch, find_torchvision, find_vision, vision_names
 from rayfed_ssl.errors import nearest, printable
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.resources import free_memory
 
 
@@ -153,8 +154,8 @@ def dataset_info(name: str) -> DatasetInfo:
 
 def _suggestion(name: str, choices: list[str]) -> str:
     """Suggest torchvision's dataset of a name, or else the nearest of the choices."""
-    known = {other.lower(): other for other in vision_names()}
-    return f": did you mean torchvision:{known[name.lower()]}?" if name.lower() in known else nearest(name, choices)
+    vision = {other.lower(): other for other in vision_names()}
+    return f": did you mean torchvision:{vision[name.lower()]}?" if name.lower() in vision else nearest(name, choices)
 
 
 def _read(

@@ -20,8 +20,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rayfed_ssl.data.image_store import Block
 from rayfed_ssl.errors import printable, reason
-from rayfed_ssl.file_kinds import file_seems, seems
-from rayfed_ssl.reading import open_regular
+from rayfed_ssl.foreign.file_kinds import file_seems, seems
+from rayfed_ssl.foreign.reading import open_regular
 
 Picture = np.ndarray | bytes | Path
 """Pixels uint8 or uint16 [C, H, W] with C 1 or 3, an encoded picture, or the file that holds one."""
@@ -134,9 +134,9 @@ def decode(
                     )
             num_bytes += sum(picture.nbytes for picture in pixels)
             readable = [not isinstance(result, str) for result in results]
-            kept = None if groups is None else groups[readable]
+            readable_groups = None if groups is None else groups[readable]
             dim = tuple(values for values in pool.map(_values_if_dim, window, results) if values is not None)
-            yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures, kept, dim)
+            yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures, readable_groups, dim)
             if on_progress:
                 on_progress(done, total, num_bytes)
     if bad and on_bad == "error":

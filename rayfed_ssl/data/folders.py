@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfed_ssl.data.decoding import picture_suffixes
 from rayfed_ssl.errors import printable
-from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.foreign.reading import read_bytes
 
 ANNOTATIONS, METADATA = "val_annotations.txt", "metadata.csv"
 
@@ -67,12 +67,12 @@ def by_class(root: Path, passed: Passed) -> list[tuple[str, Path]]:
                 return named
         raise ValueError(f"{annotations} must name pictures of {root}, one a line, each with a tab and its class")
     # A name may be no UTF-8, and records and figures take nothing else.
-    found = [(os.fsencode(label).decode(errors="backslashreplace"), file) for label, file in pictures if label]
+    labeled = [(os.fsencode(label).decode(errors="backslashreplace"), file) for label, file in pictures if label]
     beside, empty = "beside the directories of classes", "without pictures"
-    passed[f"picture {beside}", f"pictures {beside}"] += len(pictures) - len(found)
+    passed[f"picture {beside}", f"pictures {beside}"] += len(pictures) - len(labeled)
     directories = {folder.name for folder in root.iterdir() if not folder.name.startswith(SIDE) and folder.is_dir()}
     passed[f"directory {empty}", f"directories {empty}"] += len(directories - {label for label, _ in pictures})
-    return found
+    return labeled
 
 
 def metadata_column(table: Path, files: Sequence[Path], column: str) -> np.ndarray:
@@ -92,11 +92,11 @@ def metadata_column(table: Path, files: Sequence[Path], column: str) -> np.ndarr
         values = {os.path.normpath(str(row["file_name"])): row[column] or "" for row in rows}
     except csv.Error as error:
         raise ValueError(f"{table} cannot be read ({error}): write it with columns separated by commas") from None
-    found = [values.get(os.path.relpath(file, table.parent), "") for file in files]
-    if "" in found:
-        raise ValueError(f"{table} has no {column} for {files[found.index('')]}: add it")
-    are_numbers = all(text.isdecimal() and str(int(text)) == text for text in found)  # 007 and 7 are two sites
-    return np.array([int(text) for text in found] if are_numbers else found)
+    texts = [values.get(os.path.relpath(file, table.parent), "") for file in files]
+    if "" in texts:
+        raise ValueError(f"{table} has no {column} for {files[texts.index('')]}: add it")
+    are_numbers = all(text.isdecimal() and str(int(text)) == text for text in texts)  # 007 and 7 are two sites
+    return np.array([int(text) for text in texts] if are_numbers else texts)
 
 
 def walk(root: Path, suffixes: tuple[str, ...] | None, passed: Passed | None = None) -> Iterator[tuple[str, Path]]:

@@ -19,8 +19,8 @@ import pyarrow as pa
 from rayfed_ssl.data.decoding import Picture, Source
 from rayfed_ssl.data.tables import TEST_NAMES, Columns, Table, encoded, read_splits
 from rayfed_ssl.errors import reason
-from rayfed_ssl.parquet import DAMAGE
-from rayfed_ssl.reading import open_regular, read_json
+from rayfed_ssl.foreign.parquet import DAMAGE
+from rayfed_ssl.foreign.reading import open_regular, read_json
 
 _ROWS_PER_BYTE = 8
 """Most rows of a file for each of its bytes: a bit is the smallest cell that takes any room."""

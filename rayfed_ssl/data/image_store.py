@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock
 
-from rayfed_ssl.reading import open_regular, read_bytes
+from rayfed_ssl.foreign.reading import open_regular, read_bytes
 
 FORMAT = 4
 """Number of the layout; one of another layout has another name."""
@@ -155,9 +155,9 @@ def write_store(
         header["skipped"] = first.pop("skipped") + second.pop("skipped")
         dim, total = first.pop("dim") + second.pop("dim"), first["count"] + second["count"]
         header["notes"] = [*notes, *_dim_note(dim, total)]
-        known = set(first.pop("pictures"))
+        train_pictures = set(first.pop("pictures"))
         header["has_test"] = has_test
-        header["shared"] = sum(picture in known for picture in second.pop("pictures"))
+        header["shared"] = sum(picture in train_pictures for picture in second.pop("pictures"))
         (draft / "header.json").write_text(json.dumps(header))
         shutil.rmtree(path, ignore_errors=True)  # a damaged one
         draft.rename(path)

@@ -86,17 +86,17 @@ class Shard:
             A batch's positions, on the device, and its images, uint8 [B, C, H, W].
         """
         on_device = move(torch.cat(list(positions)), self.device).split([len(index) for index in positions])
-        for index, there in zip(positions, on_device, strict=True):
-            yield there, self.batch(there if self.is_resident else index)
+        for index, on_device_index in zip(positions, on_device, strict=True):
+            yield on_device_index, self.batch(on_device_index if self.is_resident else index)
 
     def draw_samples(self, number: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw random samples, all of them if there are fewer: positions and images, as `batches` gives them."""
         if self.is_resident:
-            there = index = draw(torch.randperm, len(self), generator=generator, device=self.device)[:number]
+            on_device = index = draw(torch.randperm, len(self), generator=generator, device=self.device)[:number]
         else:
             index = torch.randperm(len(self), generator=generator)[:number]
-            there = move(index, self.device)
-        return there, self.batch(index)
+            on_device = move(index, self.device)
+        return on_device, self.batch(index)
 
     def select(self, index: Tensor) -> "Shard":
         """Leave the samples at some positions, int64 on the CPU."""

@@ -16,8 +16,8 @@ import pyarrow as pa
 from rayfed_ssl.data.decoding import Picture, Source, Split
 from rayfed_ssl.data.folders import Passed, pass_over, passed_over
 from rayfed_ssl.errors import nearest, reason
-from rayfed_ssl.file_kinds import file_seems
-from rayfed_ssl.parquet import (
+from rayfed_ssl.foreign.file_kinds import file_seems
+from rayfed_ssl.foreign.parquet import (
     DAMAGE,
     NUMBERS,
     batches,
@@ -28,7 +28,7 @@ from rayfed_ssl.parquet import (
     read_table,
     rows_of,
 )
-from rayfed_ssl.reading import plain_json
+from rayfed_ssl.foreign.reading import plain_json
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def read_splits(table: Table, columns: Columns) -> tuple[Split, Split | None, tu
         raw = [table.column(part, label) for part in table.parts]
         labels, names = number_classes(raw, class_names(table.schema, label), table.place)
     train, *test = (
-        Split(own, partial(table.pictures, part, image)) for own, part in zip(labels, table.parts, strict=True)
+        Split(classes, partial(table.pictures, part, image)) for classes, part in zip(labels, table.parts, strict=True)
     )
     if columns.group is not None:
         train = replace(train, groups=group_values(table.column(table.parts[0], columns.group), columns.group))
@@ -199,7 +199,6 @@ def _num_rows(files: Sequence[Path]) -> int:
 def _stream_parquet(files: Sequence[Path], column: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
     start = 0
     for file in files:
-        _check_column(file, column)
         with _reading(file):
             for values in batches(file, column):
                 for row in rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(values))] - start:
@@ -243,15 +242,9 @@ def class_names(schema: pa.Schema, label: str) -> list[str] | None:
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
-def _check_column(file: Path, name: str) -> None:
-    if name not in _schema(file).names:
-        raise ValueError(f"{file} has no column {name!r}, unlike the files beside it: use files of one dataset")
-
-
 def _column(files: Sequence[Path], name: str) -> list[Any]:
     values: list[Any] = []
     for file in files:
-        _check_column(file, name)
         with _reading(file):
             values += [row[name] for row in rows_of(read_table(file, columns=[name], any_codec=True))]
     return values

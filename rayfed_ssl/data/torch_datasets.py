@@ -14,12 +14,12 @@ import numpy as np
 import platformdirs
 from PIL import Image
 
-from rayfed_ssl import plugins
 from rayfed_ssl.data.decoding import Picture, Source, Split, all_gray, decode, in_channels
 from rayfed_ssl.data.folders import walk
 from rayfed_ssl.data.image_store import open_store, write_store
 from rayfed_ssl.data.partitions import stratified_split
 from rayfed_ssl.errors import ConfigError, nearest, reason
+from rayfed_ssl.foreign import plugins
 
 
 def find_torchvision(
@@ -117,8 +117,8 @@ def find_vision(class_name: str, path: Path, download: bool) -> Source:
     """Find any image dataset of torchvision by its class, in the directory that it calls root."""
     from torchvision import datasets
 
-    if class_name not in (known := vision_names()):
-        raise ValueError(f"torchvision has no dataset {class_name!r}{nearest(class_name, known)}")
+    if class_name not in (class_names := vision_names()):
+        raise ValueError(f"torchvision has no dataset {class_name!r}{nearest(class_name, class_names)}")
     dataset = getattr(datasets, class_name)
     required = [
         name

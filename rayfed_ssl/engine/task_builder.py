@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from rayfed_ssl import plugins
 from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import own_function
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.view_recipes import OwnView, views_named
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.models import encoder_info
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start, published

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from rayfed_ssl import plugins
 from rayfed_ssl.clock.devices import DEVICES, Device
 from rayfed_ssl.clock.policies import POLICIES
 from rayfed_ssl.clock.schedule import Schedule, Work
@@ -17,6 +16,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account, total
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.method import sent_fields
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.seeds import Purpose, derive_seed

@@ -1,28 +1,64 @@
-"""From a run's record to an encoder in a file of its own, as `rayfed_ssl.storage.encoder_file` describes it."""
+"""A run's encoders: written at its end, read again, and put into files elsewhere."""
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
+from torch import nn
 
 import rayfed_ssl
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.view_recipes import views_named
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.task_builder import default_views
-from rayfed_ssl.errors import ConfigError, nearest, reason
-from rayfed_ssl.method import Encoder
+from rayfed_ssl.errors import CheckpointError, ConfigError, nearest, reason
+from rayfed_ssl.method import Encoder, Method
 from rayfed_ssl.models import build_encoder, encoder_info
 from rayfed_ssl.models.encoders import stem_for
 from rayfed_ssl.privacy.protection import protected
 from rayfed_ssl.records.config_file import FILE
+from rayfed_ssl.records.manifest import RunManifest
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.encoder_file import BODY, Export, Info, check_weights, write_export
+from rayfed_ssl.storage.addresses import Directory
+from rayfed_ssl.storage.checkpoints import RunState
+from rayfed_ssl.storage.encoder_file import Export, Info
+from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
 from rayfed_ssl.storage.saved_encoders import read_encoder
-from rayfed_ssl.training.state_parts import model_weights
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.trees import digest
+
+
+def encoders_of(method: Method, state: RunState, directory: Directory) -> dict[str, Encoder]:
+    """Read from a checkpoint the encoders that a method shows.
+
+    Raises:
+        CheckpointError: It is damaged, or another method's.
+    """
+    clients, server = checkpoints.StoredStates(state.clients, directory), checkpoints.read(state.server, directory)
+    try:
+        return method.encoders(server, clients)
+    except (AttributeError, LookupError, RuntimeError, TypeError) as error:
+        raise CheckpointError(
+            f"the states of round {state.round} are not this method's ({reason(error)}): start the run anew"
+        ) from error
+
+
+def write_encoders(record: RunRecord, federation: Federation) -> dict[str, str]:
+    """Write a run's encoders after its last round, with their heads, into RUN/encoders; gives each one's digest."""
+    state, files = checkpoints.latest(record.checkpoints), LocalDirectory(record.directory / "encoders")
+    files.path.mkdir(exist_ok=True)
+    body = cache(lambda architecture: federation.task.blank(architecture).encoder)
+    digests = {}
+    for name, encoder in encoders_of(federation.method, state, record.checkpoints).items():
+        architecture = encoder.architecture
+        info = _describe(record.manifest, federation.config, name, architecture, body(architecture), state)
+        export = Export.of(info, encoder)
+        files.write(f"{name}.safetensors", export.chunks())
+        digests[name] = digest(export.encoder)
+    return digests
 
 
 def export_encoder(
@@ -36,55 +72,45 @@ def export_encoder(
     """Write an encoder of a run, after its last committed round, into a file of its own, with its heads on request.
 
     Without a name it is the global one, or else the first. With `trust`, the modules that a run of somebody else names are
-    imported.
+    imported. The directory of the file is made where it is missing.
 
     Raises:
         ConfigError: There is no such run or encoder, or the file's name does not end in .safetensors.
         CheckpointError: The run's files are damaged.
     """
-    export = export_of(RunRecord.open(Path(directory), trust=trust), encoder, with_heads=with_heads)
-    write_export(export, Path(out))
+    export, out = last_encoder(RunRecord.open(Path(directory), trust=trust), encoder), Path(out)
+    if out.suffix != ".safetensors":
+        raise ConfigError(f"an exported encoder's name ends in .safetensors, got {out}")
+    export = export if with_heads else replace(export, heads={})
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, export.chunks())
     return export
 
 
-def export_of(record: RunRecord, encoder: str | None = None, *, with_heads: bool = False) -> Export:
-    """Describe an encoder of a run after its last committed round; errors as in `export_encoder`."""
-    saved = last_encoder(record, encoder)
-    weights = model_weights(saved.encoder.weights) if with_heads else {}
-    heads = {name: value for name, value in weights.items() if not name.startswith(BODY)}
-    return Export(saved.info, _body(saved.encoder), heads)
+def last_encoder(record: RunRecord, name: str | None = None) -> Export:
+    """Read an encoder after the last committed round, with its heads; without a name, the global one or else the first.
 
-
-class SavedEncoder(NamedTuple):
-    """An encoder with its heads, and what describes it."""
-
-    encoder: Encoder
-    info: Info
-
-
-def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
-    """Read an encoder after the last committed round; without a name, the global one or else the first."""
+    Raises:
+        ConfigError: There is no encoder of this name.
+        CheckpointError: The run's files are damaged.
+    """
+    config = record.config(opens_data=False)
     if record.manifest.finished is not None:
         files = {path.stem: path for path in (record.directory / "encoders").glob("*.safetensors")}
-        name, last = _choose(record, files, name), record.manifest.rounds[-1]
-        encoder, round, state_sha256 = read_encoder(files[name], trust=record.trust), last.round, last.state_sha256
-    else:
-        state = checkpoints.latest(record.checkpoints)
-        clients = checkpoints.StoredStates(state.clients, record.checkpoints)
-        config = record.config(opens_data=False)
-        method = protected(config.method, config.privacy, ())
-        encoders = method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
-        name = _choose(record, encoders, name)
-        encoder, round, state_sha256 = encoders[name], state.round, state.sha256
-    config = record.config(opens_data=False)
+        return read_encoder(files[_choose(record, files, name)], trust=record.trust)
+    state = checkpoints.latest(record.checkpoints)
+    encoders = encoders_of(protected(config.method, config.privacy, ()), state, record.checkpoints)
+    name = _choose(record, encoders, name)
+    architecture = encoders[name].architecture
     try:
-        info = _describe(record, config, name, encoder.architecture, round, state_sha256)
+        channels, size, _ = record.manifest.data.shape
+        with torch.device("meta"):
+            body = build_encoder(architecture, channels=channels, size=config.model.image_size or size)
+        return Export.of(_describe(record.manifest, config, name, architecture, body, state), encoders[name])
     except (LookupError, ValueError) as error:
         raise ConfigError(
             f"{record.directory / FILE} does not fit the encoder {name!r} ({reason(error)}): restore it from a copy"
         ) from None
-    check_weights(Export(info, _body(encoder), {}), f"{record.directory}: {name}")
-    return SavedEncoder(encoder, info)
 
 
 def _choose(record: RunRecord, encoders: Iterable[str], name: str | None) -> str:
@@ -99,35 +125,28 @@ def _choose(record: RunRecord, encoders: Iterable[str], name: str | None) -> str
     return name
 
 
-def _body(encoder: Encoder) -> Weights:
-    weights = model_weights(encoder.weights)
-    return {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
-
-
-def _describe(record: RunRecord, config: Config, name: str, architecture: str, round: int, state_sha256: str) -> Info:
-    data = record.manifest.data
-    channels, stored, _ = data.shape
+def _describe(
+    manifest: RunManifest, config: Config, name: str, architecture: str, body: nn.Module, state: RunState
+) -> Info:
+    channels, stored, _ = manifest.data.shape
     size = config.model.image_size or stored
-    info = encoder_info(architecture)
-    with torch.device("meta"):
-        body = build_encoder(architecture, channels=channels, size=size)
     views = views_named(config.training.views or default_views(config.data.name, stored)).first
     return Info(
         architecture=architecture,
-        stem=stem_for(size, config.model.stem) if info.has_stem else "auto",
+        stem=stem_for(size, config.model.stem) if encoder_info(architecture).has_stem else "auto",
         channels=channels,
         size=size,
-        feature_dim=body.feature_dim,
+        feature_dim=int(body.feature_dim),  # type: ignore[arg-type]  # nn.Module knows no attributes
         mean=_per_channel(views.mean, channels),
         std=_per_channel(views.std, channels),
-        classes=tuple(data.classes),
-        method=record.manifest.method,
+        classes=tuple(manifest.data.classes),
+        method=manifest.method,
         encoder=name,
-        dataset=data.name,
-        dataset_fingerprint=data.fingerprint,
+        dataset=manifest.data.name,
+        dataset_fingerprint=manifest.data.fingerprint,
         seed=config.seed,
-        round=round,
-        state_sha256=state_sha256,
+        round=state.round,
+        state_sha256=state.sha256,
         version=rayfed_ssl.__version__,
     )
 

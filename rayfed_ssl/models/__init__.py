@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError, reason
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.models import encoders, libraries
 from rayfed_ssl.models.encoders import MIN_SIZE, Encoder, Stem
 from rayfed_ssl.models.group_norm import Module, grouped

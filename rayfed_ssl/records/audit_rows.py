@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayfed_ssl.errors import ConfigError, reason
-from rayfed_ssl.reading import read_json
+from rayfed_ssl.foreign.reading import read_json
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.storage.tables import rows_if_any
 
@@ -59,8 +59,8 @@ def reached(rows: Iterable[Row]) -> list[Reached]:
 
 def audit_scores(directory: Path, round: int) -> dict[str, float]:
     """Average each number of an audit of a round over clients, as "attack.metric"."""
-    own = reached(row for row in read_audit(directory) if row["round"] == round)
-    return {f"{each.attack}.{each.metric}": each.mean for each in own}
+    numbers = reached(row for row in read_audit(directory) if row["round"] == round)
+    return {f"{each.attack}.{each.metric}": each.mean for each in numbers}
 
 
 def main_scores(scores: dict[str, float]) -> dict[str, float]:
@@ -82,17 +82,17 @@ def reconstructions(directory: Path, rows: Iterable[Row]) -> dict[str, tuple[int
     Raises:
         ConfigError: A file of an attack on a client is damaged.
     """
-    found: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
+    pictured: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
     for row in rows:
         file = part_of(directory, row["round"], row["client"], row["attack"], row["settings"])
-        if row["attack"] in found or not file.exists():
+        if row["attack"] in pictured or not file.exists():
             continue
         try:
             if pictures := read_json(file)["pictures"]:
                 originals, others = (np.asarray(each, dtype=np.uint8) for each in pictures[:2])
                 if originals.shape != others.shape or originals.ndim != 4 or originals.shape[1] not in (1, 3):
                     raise ValueError("its pictures have no common shape")
-                found[row["attack"]] = row["client"], originals, others
+                pictured[row["attack"]] = row["client"], originals, others
         except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
             raise ConfigError(f"{file} is damaged ({reason(error)}): delete it and audit again") from None
-    return found
+    return pictured

@@ -51,11 +51,11 @@ def refuse_fetching(file: object, config: Config, typed: Sequence[Setting]) -> N
     named = [f"{config.data.name}:{config.data.path}", (config.public or "").rpartition(":")[0]]
     named += [str(settings.get("dataset")) for settings in config.evaluation.settings.values()]
     settings = [parse_setting(setting, takes_text) for setting in typed]
-    own = [
+    typed_parts = [
         str(value).split(":") for key, value in settings if key in ("data.path", "public") or key.endswith(".dataset")
     ]
     for name, _, place in (text.partition(":") for text in named):
-        if name == "hub" and not is_saved(Path(place)) and not any(place in parts for parts in own):
+        if name == "hub" and not is_saved(Path(place)) and not any(place in parts for parts in typed_parts):
             raise UntrustedError(
                 f"{file} names the dataset hub:{place}, which would be fetched: to allow it, add --trust (Python: "
                 "trust=True), or put there what save_to_disk wrote"

@@ -21,7 +21,7 @@ from rayfed_ssl.engine.round_loop import Dropped
 from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError, plain, reason
-from rayfed_ssl.reading import read_json
+from rayfed_ssl.foreign.reading import read_json
 from rayfed_ssl.seeds import SERVER
 
 

@@ -26,10 +26,12 @@ from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOutcome
 from rayfed_ssl.engine.run_watch import RunWarning
-from rayfed_ssl.errors import CheckpointError, ConfigError, reason
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
-from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.reading import MAX_YAML, read_bytes
+from rayfed_ssl.foreign.own_files import refuse_links_out
+from rayfed_ssl.foreign.reading import MAX_YAML, read_bytes
+from rayfed_ssl.foreign.signatures import is_signed, sign
+from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.config_file import FILE, describe_config, read_config
 from rayfed_ssl.records.manifest import (
     RoundEntry,
@@ -55,11 +57,8 @@ from rayfed_ssl.records.metric_rows import (
 from rayfed_ssl.records.run_lock import locked, locked_states
 from rayfed_ssl.records.state_location import mark_states, open_states, states_address, states_backend
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
-from rayfed_ssl.storage.own_files import refuse_links_out
-from rayfed_ssl.storage.signatures import is_signed, sign
 from rayfed_ssl.storage.tables import GrowingTable
 
 
@@ -295,13 +294,9 @@ class RunRecord(Observer):
         self.manifest.rounds[-1].rows.metrics += len(rows)
         self.save()
 
-    def finish(self, federation: Federation) -> None:
-        """Write the final encoders and mark the run as complete."""
-        state = checkpoints.latest(self.checkpoints)
-        (self.directory / "encoders").mkdir(exist_ok=True)
-        encoders = LocalDirectory(self.directory / "encoders")
-        for name, encoder in encoders_of(federation, state, self.checkpoints).items():
-            self.manifest.encoders[name] = checkpoints.store(encoder, encoders, name).sha256
+    def finish(self, encoders: Mapping[str, str]) -> None:
+        """Mark the run as complete, with the digests of its final encoders."""
+        self.manifest.encoders = dict(encoders)
         self.pause()
         self.manifest.finished = datetime.now(UTC).isoformat(timespec="seconds")
         self.save()
@@ -319,14 +314,3 @@ class RunRecord(Observer):
     def save(self) -> None:
         """Write run.json."""
         write_atomically(self.directory / "run.json", self.manifest.text().encode())
-
-
-def encoders_of(federation: Federation, state: checkpoints.RunState, directory: Directory) -> dict[str, Encoder]:
-    """Read from a checkpoint the encoders that the method shows."""
-    clients, server = checkpoints.StoredStates(state.clients, directory), checkpoints.read(state.server, directory)
-    try:
-        return federation.method.encoders(server, clients)
-    except (AttributeError, LookupError, RuntimeError, TypeError) as error:
-        raise CheckpointError(
-            f"the states of round {state.round} are not this method's ({reason(error)}): start the run anew"
-        ) from error

@@ -6,11 +6,11 @@ import socket
 from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError, UntrustedError
+from rayfed_ssl.foreign.own_files import refuse_links_out
 from rayfed_ssl.records.manifest import RunManifest
 from rayfed_ssl.storage.addresses import join, open_backend
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import LocalDirectory
-from rayfed_ssl.storage.own_files import refuse_links_out
 
 MARKER = "rayfed-ssl-run"
 """File beside states outside a run's directory, which holds `RunManifest.states_id`."""

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from rayfed_ssl.clock.devices import SECOND
-from rayfed_ssl.parquet import rows_of
+from rayfed_ssl.foreign.parquet import rows_of
 from rayfed_ssl.reports.style import (
     BLUE,
     GREEN,

@@ -9,25 +9,24 @@ States that did not change since an earlier round are not written again.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from rayfed_ssl import plugins
 from rayfed_ssl.errors import CheckpointError, reason
-from rayfed_ssl.method import Empty, Encoder
-from rayfed_ssl.reading import plain_json
+from rayfed_ssl.foreign.own_files import STATE, own_drafts, own_states
+from rayfed_ssl.foreign.reading import plain_json
+from rayfed_ssl.method import Empty
 from rayfed_ssl.storage.addresses import Directory, backend_of
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import REACHABLE
-from rayfed_ssl.storage.own_files import STATE, own_drafts, own_states
-from rayfed_ssl.storage.tensor_files import RESTORE, chunks, encode
+from rayfed_ssl.storage.tensor_files import RESTORE, STRUCTURE, chunks, encode
 from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 from rayfed_ssl.validation import STRICT
 
@@ -118,7 +117,7 @@ def store(tree: Tree, directory: Directory, name: str) -> Stored:
     # Hashing takes as long as writing, and both release the interpreter's lock.
     with ThreadPoolExecutor(1) as hashing:
         sha256 = hashing.submit(digest_leaves, ((path, tensors.get(path, leaf)) for path, leaf in leaves(tree)))
-        backend_of(directory).write(name + STATES, chunks(structure, tensors))
+        backend_of(directory).write(name + STATES, chunks({STRUCTURE: json.dumps(structure)}, tensors))
         return Stored(name + STATES, sha256.result(), sum(tensor.nbytes for tensor in tensors.values()))
 
 
@@ -151,17 +150,6 @@ class StoredStates(Mapping[int, Tree]):
         return len(self._stored)
 
 
-def read_file(path: Path, *, trust: bool = False) -> Tree:
-    """Read a tree without a digest to check it against; CheckpointError if it is missing or damaged.
-
-    With `trust`, a module that an encoder's architecture names may be imported from then on.
-    """
-    tree = backend_of(path.parent).read_tree(path.name)
-    if isinstance(tree, Encoder):
-        plugins.note(tree.architecture, path, trust=trust)
-    return tree
-
-
 def manifest_name(round: int) -> str:
     """Name the manifest of a round."""
     return f"round-{round:06d}.json"
@@ -173,8 +161,8 @@ def manifests(directory: Directory) -> dict[int, str]:
 
 
 def _manifests_in(names: Iterable[str]) -> dict[int, str]:
-    found = [match for name in names if (match := re.fullmatch(r"round-(\d+)\.json", name, re.ASCII))]
-    return dict(sorted((int(match[1]), match[0]) for match in found))
+    matches = [match for name in names if (match := re.fullmatch(r"round-(\d+)\.json", name, re.ASCII))]
+    return dict(sorted((int(match[1]), match[0]) for match in matches))
 
 
 def commit(state: RunState, directory: Directory) -> None:

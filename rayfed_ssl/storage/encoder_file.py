@@ -1,14 +1,16 @@
-"""Encoders as plain files for other programs: one safetensors file with weights and what it takes to use them.
+"""Learned encoders in files, for this package and for other programs: safetensors with what it takes to use the weights.
+
+RUN/encoders/NAME.safetensors is such a file, and so is what `rayfed-ssl export` writes.
 
 Tensors are named as the encoder's layers are, which for ResNets are torchvision's names, so that a ResNet's file loads with
-`strict=True` into torchvision's model without its classifier. Heads, where asked for, are named "heads.projector..." and so
-on. The file's metadata are strings: `Info`'s fields, lists and numbers as JSON.
+`strict=True` into torchvision's model without its classifier. Heads, where there are some, are named "heads.projector..."
+and so on. The file's metadata are strings: `Info`'s fields, lists and numbers as JSON.
 """
 
 import dataclasses
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,23 +19,22 @@ import torch
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from rayfed_ssl import plugins
 from rayfed_ssl.config.strict import explain
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.errors import ConfigError, plain, reason
-from rayfed_ssl.file_kinds import file_seems
+from rayfed_ssl.foreign import plugins
+from rayfed_ssl.foreign.file_kinds import file_seems
+from rayfed_ssl.foreign.reading import check_header, plain_json
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info, encoders
 from rayfed_ssl.models.batch_norm import BatchNorm1d, BatchNorm2d
 from rayfed_ssl.models.pooling import AdaptiveAvgPool2d
 from rayfed_ssl.models.precision import choose_precision, prepare
-from rayfed_ssl.reading import check_header, plain_json
-from rayfed_ssl.storage.filesystem import write_atomically
-from rayfed_ssl.storage.tensor_files import DAMAGE
+from rayfed_ssl.storage.tensor_files import DAMAGE, STRUCTURE, Chunk, chunks
+from rayfed_ssl.training.state_parts import model_weights
 from rayfed_ssl.trees import Weights, misfit
 from rayfed_ssl.validation import Validated
 
@@ -125,11 +126,23 @@ class Export:
     weights: Weights
     heads: Weights
 
+    @classmethod
+    def of(cls, info: Info, encoder: Encoder) -> "Export":
+        """Take the weights of encoder and heads out of a model's."""
+        weights = model_weights(encoder.weights)
+        body = {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
+        return cls(info, body, {name: value for name, value in weights.items() if not name.startswith(BODY)})
+
     @property
     def encoder(self) -> Encoder:
         """The encoder as evaluation takes it."""
         body = {BODY + name: value for name, value in self.weights.items()}
         return Encoder(self.info.architecture, body | self.heads)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the file's content."""
+        tensors = self.weights | {HEADS + name: value for name, value in self.heads.items()}
+        return chunks(self.info.metadata(), {name: value.cpu().contiguous() for name, value in tensors.items()})
 
 
 class LoadedEncoder(encoders.Encoder):
@@ -157,30 +170,10 @@ class LoadedEncoder(encoders.Encoder):
         return normalize(images, self.info.recipe)
 
 
-def write_export(export: Export, path: Path) -> None:
-    """Write the file, as a whole or not at all; its directory is made where it is missing.
-
-    Raises:
-        ConfigError: Its name does not end in .safetensors, or the weights do not fit the architecture.
-    """
-    if path.suffix != ".safetensors":
-        raise ConfigError(f"an exported encoder's name ends in .safetensors, got {path}")
-    check_weights(export, export.info.encoder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = export.weights | {HEADS + name: value for name, value in export.heads.items()}
-    content = save({name: value.contiguous() for name, value in tensors.items()}, export.info.metadata())
-    write_atomically(path, content)
-
-
-def is_export(path: Path) -> bool:
-    """Whether a safetensors file is an exported encoder, of whatever version; ConfigError if it is damaged."""
-    return "rayfed-ssl-encoder" in _read(path)[0].get("format", "")
-
-
 def foreign_tensors(path: Path) -> Weights | None:
-    """Read a safetensors file that neither a run nor `rayfed-ssl export` has written; None if one of them has."""
+    """Read a safetensors file that this package has not written; None if it has."""
     metadata, tensors = _read(path)
-    return None if "structure" in metadata or "rayfed-ssl-encoder" in metadata.get("format", "") else tensors
+    return None if STRUCTURE in metadata or "rayfed-ssl-encoder" in metadata.get("format", "") else tensors
 
 
 def _read(path: Path) -> tuple[dict[str, str], Weights]:
@@ -196,13 +189,15 @@ def _read(path: Path) -> tuple[dict[str, str], Weights]:
 
 
 def read_export(path: Path | str, *, trust: bool = False) -> Export:
-    """Read an exported encoder; with `trust`, a module that its architecture names is imported.
+    """Read an encoder's file; with `trust`, a module that its architecture names is imported.
 
     Raises:
-        ConfigError: The file is missing or no exported encoder, its architecture is unknown, or the weights do not fit it.
+        ConfigError: The file is missing or holds no encoder, or its architecture is unknown.
     """
     path = Path(path)
     metadata, tensors = _read(path)
+    if STRUCTURE in metadata:  # also a final encoder's, before they were exports
+        raise ConfigError(f"{path} holds no encoder, but a state of a run: take RUN/encoders/NAME.safetensors")
     if (form := metadata.get("format", "not named")) != FORMAT:
         raise ConfigError(
             f"{path} is not an exported encoder, its format is {plain(form)} instead of {FORMAT}: write one "
@@ -220,9 +215,7 @@ def read_export(path: Path | str, *, trust: bool = False) -> Export:
         raise ConfigError(f"{path} holds an encoder that is not available: {error}") from None
     heads = {name.removeprefix(HEADS): value for name, value in tensors.items() if name.startswith(HEADS)}
     body = {name: value for name, value in tensors.items() if not name.startswith(HEADS)}
-    export = Export(info, body, heads)
-    check_weights(export, str(path))
-    return export
+    return Export(info, body, heads)
 
 
 def load_encoder(path: Path | str, device: torch.device | str = "cpu", *, trust: bool = False) -> LoadedEncoder:
@@ -231,40 +224,38 @@ def load_encoder(path: Path | str, device: torch.device | str = "cpu", *, trust:
     With `trust`, a module that its architecture names, "module:factory", is imported.
 
     Raises:
-        ConfigError: As in `read_export`.
+        ConfigError: As in `read_export`, or the weights do not fit its architecture.
     """
-    return as_module(read_export(path, trust=trust), device)
+    return as_module(read_export(path, trust=trust), device, str(path))
 
 
-def check_weights(export: Export, name: str) -> None:
-    """Refuse weights with other names, shapes or types than their architecture has; allocates nothing.
+def check_weights(export: Export, name: str) -> encoders.Encoder:
+    """Refuse weights with other names, shapes or types than their architecture has, which is given; allocates nothing.
 
     Raises:
         ConfigError: They differ, or the architecture cannot be built for these images.
     """
+    info = export.info
     try:
-        expected = _blank(export.info).state_dict()
+        with torch.device("meta"):
+            body = build_encoder(info.architecture, channels=info.channels, size=info.size, stem=info.stem)  # type: ignore[arg-type]
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"{name} holds an encoder that cannot be built: {reason(error)}") from None
-    if wrong := misfit(export.weights, expected):
+    if wrong := misfit(export.weights, body.state_dict()):
         part, got, want = wrong
         raise ConfigError(
-            f"{name} does not hold a whole {export.info.architecture}: its {part!r:.80} is {got} where {want} is expected; "
-            "export it again"
+            f"{name} does not hold a whole {info.architecture}: its {part!r:.80} is {got} where {want} is expected; export "
+            "it again"
         )
+    return body
 
 
-def _blank(info: Info) -> encoders.Encoder:
-    with torch.device("meta"):
-        return build_encoder(info.architecture, channels=info.channels, size=info.size, stem=info.stem)  # type: ignore[arg-type]
-
-
-def as_module(export: Export, device: torch.device | str = "cpu") -> LoadedEncoder:
-    """Make an encoder a module, as `load_encoder` gives it."""
-    info, body = export.info, _blank(export.info)
+def as_module(export: Export, device: torch.device | str = "cpu", name: str | None = None) -> LoadedEncoder:
+    """Make an encoder a module, as `load_encoder` gives it; a ConfigError where its weights are not whole has the name."""
+    body = check_weights(export, name or export.info.encoder)
     for layer in body.modules():
         layer.__class__ = TORCHS.get(type(layer), type(layer))
-    module = LoadedEncoder(info, body)
+    module = LoadedEncoder(export.info, body)
     module.to_empty(device="cpu")
     module.load_state_dict(export.weights)
     return prepare(module, choose_precision(device, "fp32"), device).eval()

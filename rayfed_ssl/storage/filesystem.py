@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.foreign.reading import read_bytes
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.tensor_files import RESTORE, Chunk, read_path
 from rayfed_ssl.trees import Tree

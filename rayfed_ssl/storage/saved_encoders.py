@@ -3,15 +3,12 @@
 import hashlib
 import shlex
 from pathlib import Path
-from typing import Any
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.foreign.reading import open_regular, read_json
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models.pretrained import Start, named_as_layers
-from rayfed_ssl.reading import open_regular, read_json
-from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.encoder_file import foreign_tensors, is_export, read_export
-from rayfed_ssl.training.state_parts import model_weights
+from rayfed_ssl.storage.encoder_file import BODY, Export, foreign_tensors, read_export
 from rayfed_ssl.trees import Weights, digest
 
 
@@ -39,21 +36,16 @@ def encoder_file(path: Path) -> Path:
     return chosen[0]
 
 
-def read_encoder(path: Path, *, trust: bool = False) -> Encoder:
-    """Read an encoder with its heads: a run's own file, or one that `rayfed-ssl export` has written; `trust` as there.
+def read_encoder(path: Path, *, trust: bool = False) -> Export:
+    """Read an encoder's file, with its heads; `trust` as in `read_export`.
 
     Raises:
         ConfigError: The file holds no encoder.
-        CheckpointError: It is damaged.
+        CheckpointError: It is a run's, and not what the run wrote there.
     """
-    if is_export(path):
-        tree: Any = read_export(path, trust=trust).encoder
-    else:
-        tree = checkpoints.read_file(path, trust=trust)
-    if not isinstance(tree, Encoder):
-        raise ConfigError(f"{path} holds no encoder, but {type(tree).__name__}: take RUN/encoders/NAME.safetensors")
-    _check_digest(path.absolute(), tree)
-    return tree
+    export = read_export(path, trust=trust)
+    _check_digest(path.absolute(), export.encoder)
+    return export
 
 
 def _check_digest(path: Path, encoder: Encoder) -> None:
@@ -83,6 +75,6 @@ def read_start(path: Path, architecture: str = "", expected: Weights | None = No
         sha256 = hashlib.file_digest(content, "sha256").hexdigest()
     if expected is not None and (tensors := foreign_tensors(file)) is not None:
         return named_as_layers(tensors, architecture, expected, file, sha256)
-    encoder = read_encoder(file)
-    body = {name: value for name, value in model_weights(encoder.weights).items() if name.startswith("encoder.")}
-    return Start(encoder.architecture, body, file, sha256)
+    export = read_encoder(file)
+    body = {BODY + name: value for name, value in export.weights.items()}
+    return Start(export.info.architecture, body, file, sha256)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_ssl.errors import ConfigError, reason
-from rayfed_ssl.parquet import DAMAGE, MAX_CELLS, read_metadata, read_table, rows_of, table_of
+from rayfed_ssl.foreign.parquet import DAMAGE, MAX_CELLS, read_metadata, read_table, rows_of, table_of
 from rayfed_ssl.storage.filesystem import explained, write_atomically
 
 Row = Mapping[str, Any]
@@ -72,8 +72,8 @@ class GrowingTable:
         return [file for file in self._small_files() if _number(file) > merged]
 
     def _small_files(self) -> list[Path]:
-        own = re.compile(rf"{self._path.stem}-\d+\.parquet")
-        return sorted(file for file in (self._path.parent / TABLES).glob("*") if own.fullmatch(file.name))
+        pattern = re.compile(rf"{self._path.stem}-\d+\.parquet")
+        return sorted(file for file in (self._path.parent / TABLES).glob("*") if pattern.fullmatch(file.name))
 
     def _merged(self) -> int:
         try:

@@ -18,8 +18,8 @@ from safetensors.torch import load
 from torch import Tensor
 
 from rayfed_ssl.errors import CheckpointError, reason
-from rayfed_ssl.method import Encoder, Method
-from rayfed_ssl.reading import check_header, plain_json
+from rayfed_ssl.foreign.reading import check_header, plain_json
+from rayfed_ssl.method import Method
 from rayfed_ssl.training.objective import Objective
 from rayfed_ssl.trees import Tree, is_node
 
@@ -31,6 +31,9 @@ DTYPES = {
 
 DEFINE_STATES = ("method", "methods", "objectives", "training", "aggregation", "privacy")
 """Modules and packages of `rayfed_ssl` whose dataclasses a file may hold."""
+
+STRUCTURE = "structure"
+"""Key of a tree's structure in a file's metadata."""
 
 RESTORE = "restore it from a copy, or start the run anew"
 
@@ -73,17 +76,8 @@ def decode(structure: Any, tensors: dict[str, Tensor]) -> Tree:
         return tuple(decode(value, tensors) for value in structure["tuple"])
     if "class" in structure:
         fields = {name: decode(value, tensors) for name, value in structure["fields"].items()}
-        tree = _dataclass(structure["class"])(**fields)
-        if isinstance(tree, Encoder) and not _is_encoder(tree):
-            raise ValueError("it holds an encoder without an architecture's name and weights")
-        return tree
+        return _dataclass(structure["class"])(**fields)
     return structure["value"]
-
-
-def _is_encoder(tree: Encoder) -> bool:
-    weights = tree.weights.items() if isinstance(tree.weights, dict) else [(None, None)]
-    named = all(isinstance(name, str) and isinstance(value, Tensor) for name, value in weights)
-    return isinstance(tree.architecture, str) and named
 
 
 def _class_name(cls: type) -> str:
@@ -97,8 +91,8 @@ def _dataclass(name: str) -> type:
     """
     module, _, attribute = name.partition(":")
     if module.startswith("rayfed_ssl."):
-        known = module.split(".")[1] in DEFINE_STATES and module in sys.modules
-        cls = getattr(sys.modules[module], attribute, None) if known else None
+        may_define = module.split(".")[1] in DEFINE_STATES and module in sys.modules
+        cls = getattr(sys.modules[module], attribute, None) if may_define else None
     else:
         classes = [value for plugin in _plugin_modules() for value in vars(plugin).values() if isinstance(value, type)]
         cls = next((value for value in classes if _class_name(value) == name), None)
@@ -120,12 +114,15 @@ def _plugin_modules() -> list[ModuleType]:
     return [sys.modules[name] for name in dict.fromkeys(cls.__module__ for cls in classes) if name in sys.modules]
 
 
-def chunks(structure: Any, tensors: Mapping[str, Tensor]) -> Iterator[Chunk]:
-    """Yield a file's content: the header's length and the header, then each tensor's own memory."""
+def chunks(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Iterator[Chunk]:
+    """Yield a file's content: the header's length and the header, then each tensor's own memory.
+
+    The library orders metadata otherwise in each process; here equal content has equal bytes.
+    """
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     # Wide types first: each tensor then begins at a multiple of its item's size, so that a mapped file can be used as it is.
     order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
-    header: dict[str, Any] = {"__metadata__": {"structure": json.dumps(structure)}}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name in order:
         array = arrays[name]
@@ -143,7 +140,7 @@ def read_path(path: Path) -> Tree:
     with _reading(str(path)):
         check_header(path)
         with safe_open(path, framework="pt") as file:
-            structure = plain_json((file.metadata() or {})["structure"].encode())
+            structure = plain_json((file.metadata() or {})[STRUCTURE].encode())
             return decode(structure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
 
 
@@ -153,7 +150,7 @@ def read_bytes(content: bytes, name: str) -> Tree:
         length = int.from_bytes(content[:8], "little")
         tensors = load(content)
         header = plain_json(content[8 : 8 + length])
-        return decode(plain_json(header["__metadata__"]["structure"].encode()), tensors)
+        return decode(plain_json(header["__metadata__"][STRUCTURE].encode()), tensors)
 
 
 @contextmanager

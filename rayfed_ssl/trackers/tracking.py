@@ -13,7 +13,7 @@ from typing import Any
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.errors import ConfigError, reason
-from rayfed_ssl.reading import read_json
+from rayfed_ssl.foreign.reading import read_json
 from rayfed_ssl.records.metric_rows import Row, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.filesystem import write_atomically

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from actors.audit import in_tasks
-from rayfed_ssl import Config, plugins, run
+from rayfed_ssl import Config, run
 from rayfed_ssl.analysis.audit import audit, view
 from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.attacks.attack import Attack, Finding, Pictures, Seen, Truth
@@ -26,6 +26,7 @@ from rayfed_ssl.attacks.rmia import RMIA
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.models import Model
 from rayfed_ssl.records.audit_rows import PARTS, TABLE, main_scores, reached, read_audit
 from rayfed_ssl.records.run_record import RunRecord

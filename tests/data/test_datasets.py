@@ -222,7 +222,7 @@ def test_test_samples_without_a_label_are_left_out(tmp_path, opened):
     write("test.parquet", [None, 1, 0])
     assert opened("parquet", path=tmp_path).test.labels.tolist() == [1, 0]
     write("test.parquet", [1, 0], name="photo")
-    with pytest.raises(ValueError, match=r"test\.parquet has no column 'image', unlike the files beside it"):
+    with pytest.raises(ValueError, match=r"test\.parquet cannot be used: it has no column 'image', but photo, label"):
         opened("parquet", path=tmp_path)
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from rayfed_ssl.parquet import BATCH, batches
+from rayfed_ssl.foreign.parquet import BATCH, batches
 from tests.data.pictures import RNG, channels_first, pictures, png, save, write_folder
 
 

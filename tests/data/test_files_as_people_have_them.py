@@ -18,7 +18,7 @@ from rayfed_ssl.data.image_store import Dataset, open_store
 from rayfed_ssl.data.torch_datasets import keep
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.file_kinds import seems
+from rayfed_ssl.foreign.file_kinds import seems
 
 Opened = Callable[..., Dataset]
 

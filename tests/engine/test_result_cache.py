@@ -7,7 +7,7 @@ import pytest
 from pydantic import FiniteFloat
 
 from rayfed_ssl.engine.result_cache import CachedResult
-from rayfed_ssl.storage.signatures import is_signed, sign
+from rayfed_ssl.foreign.signatures import is_signed, sign
 
 Scores = dict[str, FiniteFloat]
 

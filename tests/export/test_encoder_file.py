@@ -21,12 +21,13 @@ from rayfed_ssl import Config, ConfigError, run
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.export.encoders import export_encoder, export_of
+from rayfed_ssl.export.encoders import export_encoder, last_encoder
 from rayfed_ssl.models import ENCODERS, build_encoder
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
-from rayfed_ssl.storage.encoder_file import Export, Info, load_encoder, read_export, write_export
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.encoder_file import Export, Info, load_encoder, read_export
 from rayfed_ssl.trees import digest
 from tests.conftest import tiny_tree
 from tests.stopping import StopAt
@@ -76,6 +77,10 @@ def random_export(architecture: str, stem: str = "auto", channels: int = 3, size
     return Export(info, body.state_dict(), {})
 
 
+def write_export(export: Export, path: Path) -> None:
+    path.write_bytes(b"".join(export.chunks()))
+
+
 def random_images(number: int, channels: int = 3, size: int = 20) -> np.ndarray:
     shape = (number, channels, size, size)
     return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
@@ -83,11 +88,11 @@ def random_images(number: int, channels: int = 3, size: int = 20) -> np.ndarray:
 
 def test_an_export_is_read_as_it_was_written(tmp_path: Path):
     export = random_export("cnn")
-    write_export(export, tmp_path / "new" / "encoder.safetensors")
-    again = read_export(tmp_path / "new" / "encoder.safetensors")
+    write_export(export, tmp_path / "encoder.safetensors")
+    again = read_export(tmp_path / "encoder.safetensors")
     assert again.info == export.info
     assert digest(again.weights) == digest(export.weights)
-    with safe_open(tmp_path / "new" / "encoder.safetensors", "pt") as file:
+    with safe_open(tmp_path / "encoder.safetensors", "pt") as file:
         metadata = file.metadata()
     assert json.loads(metadata["mean"]) == list(INFO.mean)
     assert (metadata["architecture"], metadata["size"], metadata["classes"]) == ("cnn", "20", '["a", "b, c"]')
@@ -217,12 +222,14 @@ def damaged(name: str, path: Path) -> None:
         save_file(export.weights, path)
     elif name == "other weights":
         save_file(random_export("alexnet").weights, path, export.info.metadata())
+    elif name == "tree":
+        checkpoints.store(export.encoder, path.parent, path.stem)
     elif name == "unknown architecture":
         save_file(export.weights, path, replace(INFO, architecture="resnet19").metadata())
     elif name != "missing":
         metadata = export.info.metadata() | ({"size": "large"} if name == "size" else {})
-        if name == "no classes":
-            del metadata["classes"]
+        if name.startswith("no "):
+            del metadata[name.removeprefix("no ")]
         save_file(export.weights, path, metadata)
 
 
@@ -232,8 +239,10 @@ WRONG = {
     "other safetensors": "is not an exported encoder, its format is not named instead of rayfed-ssl-encoder/1",
     "unknown architecture": "holds an encoder that is not available: unknown encoder 'resnet19': did you mean 'resnet18'",
     "other weights": "does not hold a whole cnn: its .* is missing where .* is expected",
+    "tree": "holds no encoder, but a state of a run: take RUN/encoders/NAME.safetensors$",
     "size": "the metadata of .* are damaged",
     "no classes": "the metadata of .* are damaged .*classes",
+    "no architecture": "the metadata of .* are damaged .*architecture",
 }
 
 
@@ -264,7 +273,8 @@ def test_without_a_name_the_encoder_of_the_lowest_client_is_taken(mixed: Result,
     for old, new in (("client-0", "client-11"), ("client-1", "client-7"), ("client-2", "client-9")):
         (twelve / "encoders" / f"{old}.safetensors").rename(twelve / "encoders" / f"{new}.safetensors")
         (twelve / "run.json").write_text((twelve / "run.json").read_text().replace(f'"{old}"', f'"{new}"'))
-    assert export_of(RunRecord.open(twelve)).info.encoder == "client-7"
+    record = RunRecord.open(twelve)
+    assert digest(last_encoder(record).encoder) == record.manifest.encoders["client-7"]
     (twelve / "encoders" / "client-7.safetensors").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"client-7\.safetensors cannot be read as safetensors"):
         export_encoder(twelve, tmp_path / "e.safetensors")

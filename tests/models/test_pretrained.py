@@ -76,7 +76,7 @@ def test_a_start_that_is_no_encoder_is_refused(open_tiny: Open, learned: Path, t
     for start, message in {
         tmp_path / "nowhere": r"there is no encoder at .*nowhere: name a finished run",
         tmp_path: "holds no encoders: name a finished run",
-        states: "holds no encoder, but ServerState: take RUN/encoders/NAME",
+        states: "holds no encoder, but a state of a run: take RUN/encoders/NAME",
     }.items():
         with pytest.raises(ConfigError, match=message):
             open_tiny("fedavg", f"model.start={start}").check_ready()

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from rayfed_ssl import Config, plugins
+from rayfed_ssl import Config
 from rayfed_ssl.analysis.audit import view
 from rayfed_ssl.attacks.attack import Finding, Seen
 from rayfed_ssl.attacks.membership import Membership
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.models import Model
 from rayfed_ssl.privacy.protection import accounted
 from rayfed_ssl.training.context import Context

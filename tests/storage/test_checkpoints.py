@@ -109,13 +109,13 @@ def test_a_structure_that_is_not_ours_is_refused(tmp_path: Path, name: str):
     path = tmp_path / "state.safetensors"
     path.write_bytes(save({}, {"structure": json.dumps(structure)}))
     with pytest.raises(CheckpointError, match=message):
-        checkpoints.read_file(path)
+        LocalDirectory(tmp_path).read_tree(path.name)
 
 
 def test_a_safetensors_file_of_another_program_is_refused(tmp_path: Path):
     (tmp_path / "model.safetensors").write_bytes(save({"w": torch.ones(2)}))
     with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
-        checkpoints.read_file(tmp_path / "model.safetensors")
+        LocalDirectory(tmp_path).read_tree("model.safetensors")
 
 
 def round_with_files(directory: Path, round: int, clients: tuple[int, ...], before: RunState | None = None) -> RunState:
@@ -308,16 +308,5 @@ def test_a_module_that_no_configuration_names_is_not_imported(tmp_path: Path, mo
     structure = {"class": "never_imported:State", "fields": {}}
     (tmp_path / "state.safetensors").write_bytes(save({}, {"structure": json.dumps(structure)}))
     with pytest.raises(CheckpointError, match="got never_imported:State: do not load this file"):
-        checkpoints.read_file(tmp_path / "state.safetensors")
+        LocalDirectory(tmp_path).read_tree("state.safetensors")
     assert "never_imported" not in sys.modules
-
-
-@pytest.mark.parametrize(
-    ("architecture", "weights"), [(5, {}), (None, {}), ("cnn", None), ("cnn", {"encoder.w": "text"})]
-)
-def test_an_encoder_without_a_name_or_weights_is_damaged(tmp_path: Path, architecture: Any, weights: Any):
-    checkpoints.store(Encoder(architecture, weights), LocalDirectory(tmp_path), "encoder")
-    with pytest.raises(
-        CheckpointError, match=r"is damaged \(it holds an encoder without an architecture's name and weights"
-    ):
-        checkpoints.read_file(tmp_path / "encoder.safetensors")

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.parquet import table_of
+from rayfed_ssl.foreign.parquet import table_of
 from rayfed_ssl.storage import tables
 from rayfed_ssl.storage.tables import TABLES, GrowingTable
 

@@ -88,13 +88,15 @@ def test_states_are_written_by_one_process_at_a_time(tiny: Callable[..., Config]
 
 
 @pytest.mark.parametrize("changes", [{"training": {"views": "x"}}, {"model": {"image_size": 4}}])
-def test_an_export_names_the_configuration_that_does_not_fit(
+def test_an_export_of_an_unfinished_run_names_the_configuration_that_does_not_fit(
     cli: Cli, copy: Path, changes: dict[str, dict[str, object]]
 ):
     tree = yaml.safe_load((copy / "config.yaml").read_text())
     for section, settings in changes.items():
         tree[section] |= settings
     (copy / "config.yaml").write_text(yaml.safe_dump(tree))
+    manifest = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps(manifest | {"finished": None}))
     result = cli("export", copy, copy.parent / "encoder.safetensors")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
     assert "config.yaml does not fit the encoder" in result.stderr

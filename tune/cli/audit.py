@@ -77,11 +77,11 @@ def audit(
 
 def _settings(names: list[str] | None, settings: list[str]) -> dict[str, dict[str, Any]] | None:
     """Give each attack its settings; None where all built-in ones run as they are."""
-    from rayfed_ssl import plugins
     from rayfed_ssl.attacks import ATTACK
     from rayfed_ssl.config.recipes import divide_settings
     from rayfed_ssl.config.strict import fields
     from rayfed_ssl.errors import ConfigError, nearest
+    from rayfed_ssl.foreign import plugins
 
     plugins.allow(names or [])
     if not settings:

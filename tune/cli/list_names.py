@@ -30,12 +30,12 @@ def list_names(
 
 def _configurable(kind: str) -> dict[str, str]:
     """Describe what a key of the configuration can name, installed plug-ins included."""
-    from rayfed_ssl import plugins
     from rayfed_ssl.attacks import ATTACK
     from rayfed_ssl.config.choices import METHOD, OBJECTIVE, OPTIMIZER, PARTITION
     from rayfed_ssl.data.datasets import DATASETS, dataset_info
     from rayfed_ssl.data.view_recipes import VIEWS
     from rayfed_ssl.evaluation.registry import PROTOCOLS
+    from rayfed_ssl.foreign import plugins
     from rayfed_ssl.methods import METHODS
     from rayfed_ssl.models import ENCODERS, encoder_info
     from rayfed_ssl.training.state_parts import Parts, describe

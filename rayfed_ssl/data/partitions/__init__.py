@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_ssl import plugins
 from rayfed_ssl.data.partitions.iid import by_column, iid, pooled, quantity_skew
 from rayfed_ssl.data.partitions.index_file import from_file
 from rayfed_ssl.data.partitions.label_skew import (
@@ -23,6 +22,7 @@ from rayfed_ssl.data.partitions.label_skew import (
 )
 from rayfed_ssl.data.partitions.rows import Rows, Shards, random_rows, sorted_shards, stratified_split, stream
 from rayfed_ssl.data.partitions.skew import Skew, count_samples, measure_skew, with_unlabeled
+from rayfed_ssl.foreign import plugins
 
 __all__ = [
     "GIVEN",

@@ -10,8 +10,8 @@ from pydantic import FailFast, Field, TypeAdapter, ValidationError
 
 from rayfed_ssl.data.partitions.rows import Rows, Shards, sorted_shards
 from rayfed_ssl.errors import reason
-from rayfed_ssl.parquet import DAMAGE, is_string, read_table
-from rayfed_ssl.reading import plain_json, read_bytes
+from rayfed_ssl.foreign.parquet import DAMAGE, is_string, read_table
+from rayfed_ssl.foreign.reading import plain_json, read_bytes
 from rayfed_ssl.validation import AbsolutePath
 
 IndexPath = Annotated[

@@ -15,13 +15,13 @@ from rayfed_ssl.data.partitions import count_samples, random_rows, with_unlabele
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.export.encoders import SavedEncoder
 from rayfed_ssl.reports.figures import partition_figure, public_rows
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.style import COLORS, HEIGHT, MARKERS, PAPER, clean, legend_below, new_axes
 from rayfed_ssl.reports.table import Table
 from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.storage.encoder_file import Export
 
 MAX_SAMPLES = 1000
 """Test samples whose features are embedded."""
@@ -69,7 +69,7 @@ def partition_plot(federation: Federation) -> Plot:
     )
 
 
-def sample_features(federation: Federation, saved: SavedEncoder) -> SampleFeatures | None:
+def sample_features(federation: Federation, saved: Export) -> SampleFeatures | None:
     """Compute an encoder's features of test samples; None without labels."""
     test, seed = federation.dataset.test, derive_seed(federation.config.seed, Purpose.EVALUATION)
     labeled = np.flatnonzero(test.labels >= 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.foreign.reading import read_bytes
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.page import RenderedFigure
 from rayfed_ssl.reports.style import COLORS, GRID, INK, MUTED, PAPER, clean, figure_bytes

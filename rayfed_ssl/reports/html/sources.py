@@ -13,13 +13,13 @@ from rayfed_ssl.analysis.diagnosis import FILE, Diagnostics
 from rayfed_ssl.analysis.rescoring import read_measurements
 from rayfed_ssl.config.strict import Model, explain
 from rayfed_ssl.errors import ConfigError, reason
-from rayfed_ssl.reading import read_json
+from rayfed_ssl.foreign.own_files import refuse_links_out
+from rayfed_ssl.foreign.reading import read_json
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import PageSection
 from rayfed_ssl.reports.summary import Summary, summarize
-from rayfed_ssl.storage.own_files import refuse_links_out
 
 
 @dataclass(eq=False)

@@ -22,8 +22,8 @@ from rayfed_ssl.data.partitions import PARTITIONS
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
-from rayfed_ssl.parquet import MAX_BYTES
-from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.foreign.parquet import MAX_BYTES
+from rayfed_ssl.foreign.reading import read_bytes
 from rayfed_ssl.records.config_file import refuse_fetching
 from rayfed_ssl.training.optimizers import BETAS
 from tune.studies.definition.layers import Then

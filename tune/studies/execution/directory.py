@@ -15,9 +15,9 @@ from pydantic import ConfigDict, Field
 
 from rayfed_ssl.config.strict import StrictModel, parse
 from rayfed_ssl.errors import BusyError, ConfigError, UntrustedError, reason
-from rayfed_ssl.reading import read_json
-from rayfed_ssl.storage.own_files import refuse_links_out
-from rayfed_ssl.storage.signatures import is_signed, sign
+from rayfed_ssl.foreign.own_files import refuse_links_out
+from rayfed_ssl.foreign.reading import read_json
+from rayfed_ssl.foreign.signatures import is_signed, sign
 from tune.studies.definition.files import load_study
 from tune.studies.definition.study import Study
 
@@ -45,7 +45,7 @@ class StudyRecord(StrictModel):
         finished: When all trials had ended.
         trials: Those so far.
         failures: Run and round -> why a segment failed, for those that later points were chosen from.
-        signature: Of what is to be run, by the user who made the sweep; see `rayfed_ssl.storage.signatures`.
+        signature: Of what is to be run, by the user who made the sweep; see `rayfed_ssl.foreign.signatures`.
     """
 
     model_config = ConfigDict(frozen=False)

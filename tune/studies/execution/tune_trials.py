@@ -23,8 +23,8 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.search import Searcher
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.foreign import plugins
 from rayfed_ssl.processor import NotPortableError
 from tune.studies.execution.resources import TrialResources
 from tune.studies.execution.segments import SegmentQueue, outcome_of

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.reading import read_json
+from rayfed_ssl.foreign.reading import read_json
 from tune.studies.definition.schema import SearchMethod
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory, TrialRecord

@@ -15,7 +15,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock
 
-from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.foreign.reading import read_bytes
 
 KEY_BYTES = 32
 

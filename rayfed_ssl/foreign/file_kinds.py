@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from rayfed_ssl.reading import open_regular
+from rayfed_ssl.foreign.reading import open_regular
 
 HEAD = 64
 """Bytes that tell."""

@@ -95,9 +95,9 @@ def parameters(
     """
     if inspect.isfunction(inspect.unwrap(target)):
         with suppress(TypeError, ValueError):
-            found = inspect.signature(target).parameters
-            if found.keys() & set(given):
-                return found
+            by_name = inspect.signature(target).parameters
+            if by_name.keys() & set(given):
+                return by_name
     raise ConfigError(
         f"{kind}={name} must be {others}a Python function that takes {' or '.join(given)}, got "
         f"{type(target).__name__} {getattr(target, '__name__', '')}"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rayfed_ssl.reading import open_regular
+from rayfed_ssl.foreign.reading import open_regular
 
 MAX_CELLS = 12_000_000
 """Rows times columns of a table; as Python's rows they take 80 bytes each."""
@@ -99,6 +99,7 @@ def batches(path: Path, column: str) -> Iterator[pa.Array]:
     """Read a column of pictures in parts of at most `BATCH` bytes, or one row; errors as in `read_table`."""
     with open_regular(path) as file:
         reader = pq.ParquetFile(file, metadata=_metadata(file))
+        _check_names(reader.schema_arrow, [column])
         for index in range(reader.num_row_groups):
             group = reader.metadata.row_group(index)
             parts = [group.column(number) for number in range(group.num_columns)]
@@ -148,11 +149,15 @@ def _metadata(file: BinaryIO) -> pq.FileMetaData:
     return pq.read_metadata(file)
 
 
+def _check_names(held: pa.Schema, names: Sequence[str]) -> None:
+    if missing := set(names) - set(held.names):
+        raise ValueError(f"it has no column {min(missing)!r}, but {', '.join(held.names):.200}")
+
+
 def _check_columns(held: pa.Schema, schema: pa.Schema | None, names: Sequence[str]) -> None:
     if len(set(held.names)) < len(held):
         raise ValueError("it has two columns of one name")
-    if missing := set(names) - set(held.names):
-        raise ValueError(f"it has no column {min(missing)!r}, but {', '.join(held.names):.200}")
+    _check_names(held, names)
     if schema is not None and {(f.name, f.type) for f in held} != {(f.name, f.type) for f in schema}:
         got, wanted = (", ".join(f"{field.name!r} ({field.type})" for field in side) for side in (held, schema))
         raise ValueError(f"it has columns {got:.500} instead of {wanted}")
