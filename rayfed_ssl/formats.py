@@ -55,10 +55,13 @@ DECISIVE = 2.0
 def standard_error(first: float, second: float, samples: int) -> float:
     """Standard error of the difference of two accuracies in [0, 1], each on so many test pictures.
 
-    It is binomial and unpaired, as no results by picture are on record: of equal pictures it is rather too large. It is 0
-    where their number is not known.
+    It is binomial and unpaired, as no results by picture are on record: of equal pictures it is rather too large. Of none or
+    all it is that of one picture less or more. It is 0 where their number is not known.
     """
-    return math.sqrt((first * (1 - first) + second * (1 - second)) / samples) if samples else 0.0
+    if not samples:
+        return 0.0
+    least = (1 - 1 / samples) / samples
+    return math.sqrt(sum(max(share * (1 - share), least) for share in (first, second)) / samples)
 
 
 def value_text(value: Any, *, short: bool = False) -> str:

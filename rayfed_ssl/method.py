@@ -40,8 +40,8 @@ Kind: TypeAlias = Literal[
 Release: TypeAlias = Literal["difference", "value"]
 """How a field of an upload may be released under client-level differential privacy (docs/privacy-budget.md).
 
-- difference: weights of which the server uses nothing but their mean; what is bounded is how far they are from the
-  download's field of this name.
+- difference: weights of which the server uses nothing but a mean in which every client counts the same; what is bounded is
+  how far they are from the download's field of this name.
 - value: tensors that are bounded themselves, whatever the server makes of them.
 """
 
@@ -184,7 +184,7 @@ class Server:
     generator: torch.Generator
 
 
-SERVER_STEPS = ("update_server", "aggregate")
+SERVER_STEPS = ("update_server", "aggregate", "factor")
 """Steps that decide what the server makes of uploads."""
 
 
@@ -207,7 +207,7 @@ class Method(Validated, ABC):
 
     @property
     def upload_fields(self) -> Mapping[str, Declared]:
-        """What is declared of each field of an upload, by name: "weights", or "base.weights" of one that holds another's.
+        """What is declared of each field of an upload, by name; a method that holds another's adds "base.weights" and so on.
 
         A class with a server's step of its own that names no `sends` says nothing of what that step makes of them.
         """

@@ -32,7 +32,7 @@ class RunProgress(Observer):
     """Prints a run's progress on standard error, so that standard output holds results only.
 
     As a context manager it shows and removes the live line. The rounds and bytes of a resumed run's record are counted.
-    `warned` holds the warnings that it has shown.
+    `warned` holds the warnings that it has shown, `unseen` those that `quiet` kept.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RunProgress(Observer):
         self._round, self._cohort_size, self._done, self._bytes = 0, 0, 0, 0
         self._losses: list[float] = []
         self._knn = self._activity = ""
-        self._closed, self.warned = threading.Event(), set[str]()
+        self._closed, self.warned, self.unseen = threading.Event(), set[str](), set[str]()
         self._live = rich.progress.Progress(
             rich.progress.TextColumn("round {task.fields[round]}/{task.total}"),
             rich.progress.BarColumn(BAR_WIDTH),
@@ -177,7 +177,7 @@ class RunProgress(Observer):
             self._print(f"  kNN accuracy {self._knn}" + (f", linear probe {_span(linear)}" if linear else ""))
 
     def on_warning(self, message: str) -> None:
-        self.warned |= set() if self._console.quiet else {message}
+        (self.unseen if self._console.quiet else self.warned).add(message)
         self._print(f"warning: {message}", style="yellow")
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def read_shipped(
         return _read_yaml(Path(name), kind, takes_text)
     names = shipped_names(package)
     if name not in names:
-        raise ConfigError(f"there is no {kind} {name!r}{_command_for(Path(name)) or hint(name, names)}")
+        raise ConfigError(f"there is no {kind} {name!r}{_command_for(Path(name), kind) or hint(name, names)}")
     return deepcopy(_shipped(package, name))
 
 
@@ -67,7 +67,7 @@ def _shipped(package: str, name: str) -> dict[str, Any]:
     return tree
 
 
-def _command_for(directory: Path) -> str:
+def _command_for(directory: Path, kind: str) -> str:
     """Say what is to be done with a directory that stands where a file is expected; empty for anything else."""
     if not directory.is_dir():
         return ""
@@ -76,6 +76,8 @@ def _command_for(directory: Path) -> str:
         return f": it is a run, whose recipe is {path}/config.yaml; `rayfed-ssl resume {path}` goes on with it"
     if (directory / "study.json").is_file():
         return f": it is a study, with which `rayfed-ssl sweep --resume {path}` goes on"
+    if kind != "recipe":
+        return f": it is a directory; name a file .yaml of a {kind}, or one of `rayfed-ssl list`"
     return f": it is a directory; of pictures, put a recipe before it: fedsimclr data.name=folder data.path={path}"
 
 

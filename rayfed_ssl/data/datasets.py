@@ -31,6 +31,7 @@ from rayfed_ssl.data.folders import (
     metadata_column,
     pass_over,
     passed_over,
+    saved_hint,
 )
 from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, ImageSet, alone, open_store, write_store
@@ -279,8 +280,9 @@ def _find_folder(path: Path, download: bool, columns: Columns) -> Source:
     classes = tuple(sorted({name for name, _ in train}))
     if not train:
         raise ValueError(
-            f"no pictures in class directories of {root} ({', '.join(picture_suffixes())}): set data.path to a directory "
-            f"with train/<class>/ and test/<class>/, or with <class>/{'; '.join(['', *passed_over(passed)])}"
+            f"no pictures in class directories of {root} ({', '.join(picture_suffixes())}): "
+            f"{saved_hint(path) or 'set data.path to a directory with train/<class>/ and test/<class>/, or with <class>/'}; "
+            f"pictures without classes go into one such directory{'; '.join(['', *passed_over(passed)])}"
         )
     notes = check_nesting(root, train)
     test: list[tuple[str, Path]] = []

@@ -151,3 +151,13 @@ def check_nesting(root: Path, train: Iterable[tuple[str, Path]]) -> tuple[str, .
         f"classes of several directories: {len(deep)} of {len(directories)}, such as {label} with {deep[label]}; if those "
         f"are the classes, set data.path={inner[label]}",
     )
+
+
+def is_saved(path: Path) -> bool:
+    """Whether `save_to_disk` of Hugging Face's datasets has written a directory, so that nothing is fetched."""
+    return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def saved_hint(path: Path) -> str:
+    """Say what reads such a directory; empty for others."""
+    return "it was written by save_to_disk: set data.name=hub" if is_saved(path) else ""

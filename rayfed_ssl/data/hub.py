@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayfed_ssl.data.decoding import Picture, Source
+from rayfed_ssl.data.folders import is_saved
 from rayfed_ssl.data.tables import TEST_NAMES, Columns, Table, encoded, read_splits
 from rayfed_ssl.errors import reason
 from rayfed_ssl.foreign.parquet import DAMAGE
@@ -49,11 +50,6 @@ def find_hub(path: Path, download: bool, columns: Columns) -> Source:
     pictures = partial(_pictures, path if is_saved(path) else Path("/"))
     table = Table(lambda: train.schema, parts, path, lambda part, name: part[name].to_pylist(), len, pictures)
     return Source(files, partial(read_splits, table, columns), has_test=test is not None)
-
-
-def is_saved(path: Path) -> bool:
-    """Whether `save_to_disk` has written a directory, so that nothing is fetched."""
-    return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
 def _pictures(directory: Path, part: pa.Table, image: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:

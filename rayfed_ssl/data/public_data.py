@@ -128,10 +128,11 @@ def check_public(num_public: int, queue: int, batch: int) -> int:
     """
     usable = min(queue, num_public - batch) // batch * batch
     if usable < batch:
+        largest = min(queue, num_public // 2)
+        smaller = f"set method.distil_batch to at most {largest}, or " if largest > 1 else ""
         raise ValueError(
             f"distillation needs a queue of at least one batch and another batch of public pictures, got {num_public} "
-            f"public pictures, queue {queue} and batch {batch}: set method.distil_batch to at most "
-            f"{max(min(queue, num_public // 2), 1)}, or a larger public set"
+            f"public pictures, queue {queue} and batch {batch}: {smaller}set public to more pictures"
         )
     return usable
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayfed_ssl.data.decoding import Picture, Source, Split
-from rayfed_ssl.data.folders import Passed, pass_over, passed_over
+from rayfed_ssl.data.folders import Passed, pass_over, passed_over, saved_hint
 from rayfed_ssl.errors import nearest, reason
 from rayfed_ssl.foreign.file_kinds import file_seems
 from rayfed_ssl.foreign.parquet import (
@@ -66,7 +66,8 @@ def find_parquet(path: Path, download: bool, columns: Columns) -> Source:
     levels = [[path]] if path.is_file() else [sorted(path.glob(level + "*.parquet")) for level in ("", "*/", "*/*/")]
     files = next(filter(None, levels), [])
     if not files:
-        raise ValueError(f"no *.parquet file in {path}: set data.path to the directory that holds them")
+        remedy = saved_hint(path) or "set data.path to the directory that holds them"
+        raise ValueError(f"no *.parquet file in {path}: {remedy}")
     named = {file: _SPLIT.match(file.name) or _SPLIT.fullmatch(file.parent.name) for file in files}
     by_split: dict[str, list[Path]] = {}
     for file, match in named.items():
@@ -267,7 +268,8 @@ def find_columns(table: Table, asked: Columns) -> tuple[str, str | None]:
             f"data.image: {image!r} of {file} is no picture column (struct with bytes, or binary): name another column"
         )
     candidates = [] if asked.label else _classes(table)
-    if other := [f for f in schema if f.name in USUAL_LABELS and f.name != image and not (asked.label or candidates)]:
+    usual = [f for f in schema if f.name in USUAL_LABELS and f.name != image and not pa.types.is_null(f.type)]
+    if other := [f for f in usual if not (asked.label or candidates)]:
         raise ValueError(
             f"data.label: classes of {file} are integers or strings, got {other[0].type} in {other[0].name}: write others, "
             "or leave the column out"

@@ -72,6 +72,11 @@ def _check_labels(config: Config, labels: np.ndarray) -> None:
             f"objective={OBJECTIVE.name_of(config.objective)} needs a class for every sample, but {unlabeled:,} of "
             f"{len(labels):,} have none: take {some}an objective without labels such as objective=simclr"
         )
+    if len(np.unique(labels)) < 2:
+        raise ConfigError(
+            f"objective={OBJECTIVE.name_of(config.objective)} needs two classes or more, but all {len(labels):,} samples "
+            "are of one: name data with classes, or take an objective without labels such as objective=simclr"
+        )
 
 
 class Federation:

@@ -118,7 +118,7 @@ class Averaging(Method):
             client = client.with_term(term)
         trained, metrics = client.train(weights | self.local_parts(state), loss)
         local = state_parts.select(trained, state_parts.with_rule(self.rules(client.task), "local"))
-        upload = self.sends(self.averaged(trained, client.task), len(client.data))
+        upload = self.sends(weights=self.averaged(trained, client.task), num_samples=len(client.data))
         return upload, ClientState(local) if local else Empty(), metrics
 
     def local_term(self, download: Download, client: Client) -> Term | None:

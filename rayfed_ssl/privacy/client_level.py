@@ -32,6 +32,9 @@ from rayfed_ssl.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_state, select, with_rule
 from rayfed_ssl.trees import Tree, is_node, leaves, map_leaves
 
+EXACT = {"upload_format": "fp32", "keep": 1.0, "dictionary": False, "fusion": False, "neighborhood": 0}
+"""Settings of methods with which every field of their uploads has a bound."""
+
 CLIP_RATE = 0.2
 """Learning rate of the logarithm of C (Andrew et al.)."""
 
@@ -164,10 +167,12 @@ class ClientLevel(Accounted):
         """
         name, says = type(self.method).__name__, self.method.upload_fields
         if unknown := [field for field, declared in says.items() if not (declared.release or declared.weight)]:
-            rows = ", rows of private samples," if says[unknown[0]].private else ""
+            rows = " (rows of private samples)" if says[unknown[0]].private else ""
+            exact = [f"method.{key}={text}" for key, text in EXACT.items() if vars(self.method).get(key, text) != text]
+            remedy = f"set {' and '.join(exact).replace('False', 'false')}, or take" if exact else "take"
             raise ValueError(
                 f"privacy.clip needs to know how far one client can move each field of an upload, and {name} as it is set "
-                f"does not say so of {unknown[0]}{rows}: docs/privacy-budget.md names methods and settings that do"
+                f"does not say so of {unknown[0]}{rows}: {remedy} a method of docs/privacy-budget.md"
             )
         method: Method | None = self.method
         while method is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rayfed_ssl.config.recipes import Setting, parse_setting
 from rayfed_ssl.config.schema import Config, takes_text
-from rayfed_ssl.data.hub import is_saved
+from rayfed_ssl.data.folders import is_saved
 from rayfed_ssl.errors import ConfigError, UntrustedError
 
 FILE = "config.yaml"

@@ -1,5 +1,6 @@
 """Figures of runs: samples by client and class as a file, runs beside each other, and lines over rounds."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,7 +152,7 @@ def comparison_figure(summaries: Sequence[Summary]) -> Figure:
     sent = [_sent(run) for run in runs]
     if len(groups) > 1 and max(sent) - min(sent) <= EQUAL * max(sent):
         scores = [(group, group.scores["linear"].mean) for group in groups]
-        errors = [200 * standard_error(mean, 0.0, group.runs[0].samples) for group, mean in scores]
+        errors = [200 / math.sqrt(2) * standard_error(mean, mean, group.runs[0].samples) for group, mean in scores]
         axes.barh([clean(group.label) for group, _ in scores], [100 * mean for _, mean in scores], 0.6, xerr=errors)
         axes.invert_yaxis()
         axes.set(xlabel=f"linear probe (%), ± two standard errors; each client sends {max(sent):.4g} MB in all")

@@ -108,7 +108,7 @@ def _csv_lines(table: Table) -> list[str]:
 UNITS = {
     "%": re.compile(r"(?P<one>[\d.]+)%"),
     "MB": re.compile(
-        r"(?P<micro>\d+) bytes?|(?P<milli>[\d.]+) kB|(?P<one>[\d.]+) MB|(?P<kilo>[\d.]+) GB|(?P<mega>[\d.]+) TB"
+        r"(?P<micro>\d+) bytes?|(?P<milli>[\d.,]+) kB|(?P<one>[\d.,]+) MB|(?P<kilo>[\d.,]+) GB|(?P<mega>[\d.,]+) TB"
     ),
     "s": re.compile(r"(?:(?P<hour>\d+) h )?(?:(?P<minute>\d+) min)?(?: ?(?P<one>[\d.]+) s)?"),
 }
@@ -127,7 +127,7 @@ def _plain_column(head: str, *texts: str) -> list[str]:
 
 def _magnitude(form: re.Pattern[str], text: str) -> str:
     parts = match.groupdict() if (match := form.fullmatch(text)) else {}
-    numbers = [float(number) * FACTORS[name] for name, number in parts.items() if number]
+    numbers = [float(number.replace(",", "")) * FACTORS[name] for name, number in parts.items() if number]
     return f"{sum(numbers):.10g}" if numbers else ""
 
 

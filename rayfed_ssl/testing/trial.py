@@ -163,8 +163,8 @@ class UploadsInUse:
         most: The largest count so far, without the fields that a method may hold.
     """
 
-    def __init__(self, held_fields: Sequence[str]) -> None:
-        self._held = set(held_fields)
+    def __init__(self, held: Sequence[str]) -> None:
+        self._held = set(held)
         self._storages: list[list[StorageWeakRef]] = []
         self.most = 0
 
@@ -184,10 +184,10 @@ class LazyUploads(Mapping[int, Any]):
         in_use: Counts how many copies are in use at once.
     """
 
-    def __init__(self, uploads: Sequence[Any], number: int, held_fields: Sequence[str]) -> None:
+    def __init__(self, uploads: Sequence[Any], number: int, held: Sequence[str]) -> None:
         self._uploads, self._number = uploads, number
         self.reads: list[int] = []
-        self.in_use = UploadsInUse(held_fields)
+        self.in_use = UploadsInUse(held)
 
     def __getitem__(self, client_id: int) -> Any:
         self.reads.append(client_id)

@@ -155,6 +155,25 @@ def test_an_objective_that_needs_labels_is_refused_without_them(missing: int, tm
         assert Federation.open(Config.load("fedavg-supervised", *settings, "clients.labeled=1")).shards
 
 
+def test_one_class_is_nothing_to_tell_apart(tmp_path: Path):
+    data = write_table(tmp_path / "data", pa.array([0] * 24))
+    settings = ["data.name=parquet", f"data.path={data}", "data.size=8", "clients.number=2", "partition=iid"]
+    with pytest.raises(ConfigError, match=r"supervised needs two classes or more, but all \d+ samples are of one"):
+        Federation.open(Config.load("fedavg-supervised", *settings))
+
+
+def test_what_save_to_disk_wrote_is_named_where_something_else_is_expected(tmp_path: Path, opened: Opened):
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    for name in ("parquet", "folder"):
+        with pytest.raises(ValueError, match=r"it was written by save_to_disk: set data\.name=hub"):
+            opened(name, tmp_path)
+
+
+def test_labels_that_are_all_null_are_none(tmp_path: Path, opened: Opened):
+    data = write_table(tmp_path / "data", pa.nulls(24))
+    assert set(opened("parquet", data).train.labels) == {-1}
+
+
 def folder(path: Path, pictures: dict[str, Image.Image]) -> Path:
     for name, picture in pictures.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)

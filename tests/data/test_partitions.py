@@ -247,7 +247,7 @@ def test_dirichlet_follows_the_authors_loop(seed, min_share):
     [
         (lambda: iid(np.zeros(3, np.int64), 4, 0), "cannot divide 3 samples among 4 clients"),
         (lambda: pooled(np.arange(3), fraction=1e-12), "cannot hold out a fraction 1e-12 of 3 samples"),
-        (lambda: dirichlet(np.array([0, 1, -1]), 2, 1.0, 0), "1 samples have no label: use iid"),
+        (lambda: dirichlet(np.array([0, 1, -1]), 2, 1.0, 0), "1 samples have no label: set partition=iid"),
         (lambda: dirichlet(CIFAR10_LABELS, 6, 0.01, 0, min_share=9.9), "none of 10000 Dirichlet draws"),
         (lambda: classes_per_client(CIFAR10_LABELS, 5, 11, 0), "11 classes, but there are 10"),
         (lambda: classes_per_client(np.array([0, 1, 1]), 3, 2, 0), "class 0 has 1 samples for 3 clients"),

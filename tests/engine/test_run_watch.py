@@ -10,6 +10,7 @@ import pytest
 from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine.round_loop import ClientReport, Evaluation, Observer, RoundOutcome, ServerReport
 from rayfed_ssl.engine.run_watch import RoundLosses, RunWarning, RunWatch, below_start, probe_remarks
+from rayfed_ssl.formats import standard_error
 from rayfed_ssl.objectives import MoCo
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.checkpoints import RunState, Stored
@@ -168,6 +169,12 @@ def test_an_encoder_below_its_start_in_both_scores_is_told_with_its_steps(
             "± a standard error) after 60 steps of a client: train longer in a new run, with training.total_steps=500"
             in given[0].message
         )
+
+
+def test_none_and_all_right_have_the_error_of_one_picture() -> None:
+    assert standard_error(0.0, 1.0, 0) == 0.0
+    assert standard_error(1.0, 0.0, 9) == pytest.approx(standard_error(8 / 9, 1 / 9, 9))
+    assert standard_error(0.5, 0.5, 100) == pytest.approx(math.sqrt(0.5 / 100))
 
 
 def test_an_encoder_within_two_standard_errors_of_its_start_is_not_below_it() -> None:

@@ -155,11 +155,15 @@ REFUSED = [
         ["privacy.clip=1.0", "method.weighting=samples"],
         "method.weighting=samples: set method.weighting=uniform",
     ),
-    ("fedca", ["privacy.clip=1.0"], "FedCA as it is set does not say so of dictionary, rows of private samples,: docs"),
+    (
+        "fedca",
+        ["privacy.clip=1.0"],
+        r"dictionary \(rows of private samples\): set method.dictionary=false, or take",
+    ),
     (
         "fcl",
         ["privacy.clip=1.0", "objective=moco", "objective.queue_size=50"],
-        "FCL as it is set does not say so of features, rows",
+        r"FCL as it is set .* features \(rows of private samples\): set method.fusion=false",
     ),
     ("feddf", ["privacy.clip=1.0"], "FedDF as it is set does not say so of weights"),
     ("ldawa", ["privacy.clip=1.0", UNIFORM], "LDAWA as it is set does not say so of weights"),
@@ -168,12 +172,12 @@ REFUSED = [
     (
         "fedmd",
         ["privacy.clip=1.0", "method.upload_format=int8"],
-        "FedMD as it is set does not say so of representations",
+        "FedMD as it is set does not say so of representations: set method.upload_format=fp32",
     ),
     (
         "flesd",
         ["privacy.clip=1.0", "method.upload=similarities", "method.keep=0.5"],
-        "not say so of largest_similarities",
+        "largest_similarities: set method.keep=1.0",
     ),
     ("fedavg", [UNIFORM, "privacy.clip={encoder: 1.0}"], "names encoder, and what is released is weights"),
     (

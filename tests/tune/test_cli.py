@@ -159,7 +159,7 @@ def test_compare_names_what_differs_and_writes_tables_for_papers(cli: Cli, finis
     assert [line[:place].split()[1] for line in (one, two)] == [
         f"training.optimizer.lr={RunRecord.open(run).config().training.optimizer.lr}" for run in (first, other)
     ]
-    assert "1 of the directories are named again: each is shown once" in cli("compare", first, first).stderr
+    assert "a run is named more than once: it is shown once" in cli("compare", first, first).stderr
     written = cli("compare", first, other, "--csv")
     rows = list(csv.DictReader(io.StringIO(written.stdout)))
     assert [(row["run"], row["recipe"]) for row in rows] == [("flesd", "flesd"), ("a_b", "flesd")]
@@ -483,3 +483,15 @@ def test_modules_of_the_working_directory_do_not_hide_this_packages(tmp_path: Pa
     )
     assert finished.returncode == 0, finished.stderr
     assert RunRecord.open(tmp_path / "run").last_round == 1
+
+
+@pytest.mark.parametrize("argument", ["--out=~/here", "--out=~"])
+def test_a_directory_may_begin_in_the_users_where_the_shell_leaves_it(cli: Cli, monkeypatch, tmp_path: Path, argument):
+    """What lies there already is refused, so that nothing runs."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "file").write_text("")
+    result = cli("run", "digits", argument)
+    assert result.exit_code == 2
+    assert str(tmp_path) in result.stderr
+    assert not Path("~").exists()

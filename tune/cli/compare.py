@@ -85,7 +85,7 @@ def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
     for each in runs:
         by_path.setdefault(each.resolve(), each)
     if len(by_path) < len(runs):
-        echo(f"note: {len(runs) - len(by_path)} of the directories are named again: each is shown once", err=True)
+        echo("note: a run is named more than once: it is shown once", err=True)
     return list(by_path.values())
 
 

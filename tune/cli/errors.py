@@ -81,7 +81,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line; of `--out=~/x` a shell leaves "~" as it is."""
-        args = [re.sub(r"^(--[a-z-]+=)?(~/.*)", lambda m: (m[1] or "") + os.path.expanduser(m[2]), arg) for arg in args]
+        home = re.compile(r"(--[a-z-]+=)?(~(?:/.*)?)")
+        args = [(m[1] or "") + os.path.expanduser(m[2]) if (m := home.fullmatch(arg)) else arg for arg in args]
         with _usage_in_one_line(ctx.command_path):
             return super().parse_args(ctx, args)
 

@@ -126,7 +126,9 @@ def _finish(
     with resumable(hint), progress:
         result = start(observer=progress, executor=executor)
     progress.close()
-    print_run(summarize(result.record), verbose, progress.warned)
+    print_run(summary := summarize(result.record), verbose, progress.warned)
+    for message in sorted(progress.unseen - {*summary.warnings}):  # of trackers, which are on no record
+        echo(f"warning: {message}", err=True)
     echo(f"report: rayfed-ssl report {shlex.quote(str(result.directory))}")
     if result.degraded:
         raise typer.Exit(DEGRADED)

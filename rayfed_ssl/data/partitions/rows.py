@@ -66,7 +66,7 @@ def check_clients(labels: np.ndarray, num_clients: int, each: int = 1) -> None:
 def rows_by_class(labels: np.ndarray, name: str) -> list[np.ndarray]:
     """Give the rows of each class, in ascending classes; raises ValueError for samples without a label."""
     if unlabeled := int((labels < 0).sum()):
-        raise ValueError(f"partition {name} needs classes, but {unlabeled} samples have no label: use iid")
+        raise ValueError(f"partition {name} needs classes, but {unlabeled} samples have no label: set partition=iid")
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
 
