@@ -1,0 +1,52 @@
+"""Krum and Multi-Krum: the uploads nearest to their neighbors.
+
+Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NIPS 2017.
+A score is the sum of squared distances to the n - f - 2 nearest others, as in the paper; ByzFL takes n - f - 1 of them and
+their mean.
+"""
+
+import torch
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from rayfed_ssl.aggregation.robust.rule import GramRule, distances, even
+
+
+def scores(gram: Tensor, hostile: int) -> Tensor:
+    """s_i = sum of ||x_i - x_j||^2 over the n - f - 2 nearest others, at least one, [n]."""
+    between = distances(gram)
+    between.fill_diagonal_(torch.inf)
+    return between.sort(dim=1).values[:, : max(1, len(gram) - hostile - 2)].sum(dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiKrum(GramRule):
+    """Average the uploads that are nearest to their neighbors."""
+
+    chosen: PositiveInt | None = None
+    """m, uploads that are averaged; None is n - f."""
+
+    @property
+    def least(self) -> int:
+        """N >= 2 f + 3."""
+        return 2 * self.hostile + 3
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """The mean of the m uploads with the smallest scores."""
+        number = min(self.chosen or len(gram) - self.hostile, len(gram))
+        return even(scores(gram, self.hostile).argsort(stable=True)[:number], len(gram))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Krum(GramRule):
+    """Take the upload that is nearest to its neighbors."""
+
+    @property
+    def least(self) -> int:
+        """N >= 2 f + 3."""
+        return 2 * self.hostile + 3
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """The upload with the smallest score."""
+        return even(scores(gram, self.hostile).argsort(stable=True)[:1], len(gram))
