@@ -1,0 +1,70 @@
+"""Adversaries that see the honest uploads of the round; all of them send the same.
+
+A little is enough (ALIE): Baruch, Baruch, Goldberg: A Little Is Enough: Circumventing Defenses For Distributed Learning,
+NeurIPS 2019. Inner product: Xie, Koyejo, Gupta: Fall of Empires, UAI 2020. Min-Max: Shejwalkar, Houmansadr: Manipulating the
+Byzantine, NDSS 2021.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from rayfed_ssl.adversaries.adversary import Adversary, Numbers, Scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class ALIE(Adversary):
+    """Send the mean of honest uploads, some deviations away."""
+
+    sees_honest: ClassVar = True
+    tau: Scale = 1.5
+    """Deviations. ByzFL's 1.5: the paper's formula gives 0 for ten clients of which two are hostile."""
+
+    def forge(self, numbers: Numbers, strength: float, draws: torch.Generator) -> Tensor:
+        """Mu + tau sigma (ByzFL)."""
+        return numbers.mean + self.tau * numbers.deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerProduct(Adversary):
+    """Send the opposite of the mean of honest uploads."""
+
+    sees_honest: ClassVar = True
+    tau: Scale = 2.0
+    """0.1 to 0.5 against Krum."""
+
+    def forge(self, numbers: Numbers, strength: float, draws: torch.Generator) -> Tensor:
+        """-tau mu."""
+        return -self.tau * numbers.mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinMax(Adversary):
+    """Send the mean, as far away as two honest uploads are from each other."""
+
+    sees_honest: ClassVar = True
+
+    def strength(self, pieces: Callable[[], Iterator[Numbers]], number: int, hostile: int) -> float:
+        """The largest g whose farthest honest upload is no farther than two honest ones are.
+
+        ||mu - g sigma - x_k||^2 is a square in g for each k, so it is solved and not searched for.
+        """
+        gram = along = apart = torch.zeros((), dtype=torch.float64)
+        for piece in pieces():
+            centered, sigma = piece.honest - piece.mean, piece.deviation
+            gram = gram + centered @ centered.T
+            apart, along = apart + sigma.square().sum(), along + centered @ sigma
+        if float(apart) == 0:
+            return 0.0
+        squares = gram.diagonal()
+        across = (squares[:, None] + squares[None, :] - 2 * gram).max()
+        # g^2 ||sigma||^2 + 2 g <sigma, x_k - mu> + ||x_k - mu||^2 <= max ||x_i - x_j||^2
+        roots = (-along + (along.square() + apart * (across - squares)).clamp(min=0).sqrt()) / apart
+        return max(0.0, float(roots.min()))
+
+    def forge(self, numbers: Numbers, strength: float, draws: torch.Generator) -> Tensor:
+        """Mu - g sigma."""
+        return numbers.mean - strength * numbers.deviation
