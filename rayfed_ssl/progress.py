@@ -10,7 +10,7 @@ from typing import Any
 import rich.progress
 from rich.console import Console
 
-from rayfed_ssl.config.choices import CLOCK_POLICY
+from rayfed_ssl.config.choices import ADVERSARY, CLOCK_POLICY, ROBUST
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import total
@@ -100,6 +100,10 @@ class RunProgress(Observer):
             f"{config.epochs} local epochs, about {federation.steps:,} steps of a client"
         )
         self._print(f"  {describe(federation.method.rules(task))}")
+        for key, choice, chosen in (("robust", ROBUST, config.robust), ("adversary", ADVERSARY, config.adversary)):
+            if chosen is not None:
+                fields = choice.dump(chosen)
+                self._print(f"  {key}: {', '.join([fields.pop('name'), *(f'{k} {v}' for k, v in fields.items())])}")
         if config.clock is not None:
             policy = CLOCK_POLICY.dump(config.clock.policy)
             self._print(f"  clock: {', '.join([policy.pop('name'), *(f'{k} {v}' for k, v in policy.items())])}")

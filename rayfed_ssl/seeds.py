@@ -31,6 +31,8 @@ class Purpose(IntEnum):
     PRIVACY = 12
     AUDIT = 13
     CLOCK = 14
+    ADVERSARY = 15
+    HOSTILE = 16
 
 
 def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant: int = 0) -> int:

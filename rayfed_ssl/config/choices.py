@@ -13,6 +13,10 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationInfo, create_model
 from pydantic_core import CoreSchema, core_schema
 
+from rayfed_ssl.adversaries import ADVERSARIES
+from rayfed_ssl.adversaries.adversary import Adversary
+from rayfed_ssl.aggregation.robust import RULES
+from rayfed_ssl.aggregation.robust.rule import Rule
 from rayfed_ssl.clock.devices import DEVICES, Devices
 from rayfed_ssl.clock.policies import POLICIES, Policy
 from rayfed_ssl.config.recipes import suggestion
@@ -51,12 +55,14 @@ class Choice:
         built_in: Classes or functions by name; called, as registries may grow.
         parent: What a chosen class must inherit from; None where functions are chosen, which stay settings.
         default: The name that an omitted one means.
+        optional: Whether nothing may be chosen, None.
     """
 
     kind: str
     built_in: Callable[[], Mapping[str, Any]]
     parent: type | None = None
     default: str | None = None
+    optional: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """Validate by `build` and serialize by `dump`."""
@@ -69,6 +75,8 @@ class Choice:
 
         With {"foreign": True} as context it is `Foreign` where it is not imported or not known.
         """
+        if value is None and self.optional:
+            return None
         if self.parent is not None and isinstance(value, self.parent):
             value = self.dump(value)
         if isinstance(value, str):
@@ -163,7 +171,7 @@ def _section(name: str, function: Callable[..., Any]) -> type[Section]:
 
 def plain(value: Any) -> Any:
     """Turn what the Python API takes beside plain data into it: methods, objectives, sections, paths."""
-    for choice in (METHOD, OBJECTIVE, OPTIMIZER, CLOCK_DEVICES, CLOCK_POLICY):
+    for choice in (METHOD, OBJECTIVE, OPTIMIZER, CLOCK_DEVICES, CLOCK_POLICY, ROBUST, ADVERSARY):
         if choice.parent is not None and isinstance(value, choice.parent):
             return choice.dump(value)
     return value.model_dump(mode="json") if isinstance(value, Section) else str(value)
@@ -186,6 +194,8 @@ OPTIMIZER = Choice("optimizer", lambda: OPTIMIZERS, Optimizer, default="adam")
 PARTITION = Choice("partition", lambda: PARTITIONS, default="dirichlet")
 CLOCK_DEVICES = Choice("clock.devices", lambda: DEVICES, Devices, default="even")
 CLOCK_POLICY = Choice("clock.policy", lambda: POLICIES, Policy, default="synchronous")
+ROBUST = Choice("robust", lambda: RULES, Rule, optional=True)
+ADVERSARY = Choice("adversary", lambda: ADVERSARIES, Adversary, optional=True)
 
 _INNER_METHODS = TypeAdapter(dict[str, Annotated[Any, INNER_METHOD]])
 """Methods that a method holds, by its field."""
@@ -196,3 +206,5 @@ OptimizerField = Annotated[Optimizer, OPTIMIZER]
 PartitionField = Annotated[Any, PARTITION]
 DevicesField = Annotated[Devices, CLOCK_DEVICES]
 PolicyField = Annotated[Policy, CLOCK_POLICY]
+RuleField = Annotated[Rule | None, ROBUST]
+AdversaryField = Annotated[Adversary | None, ADVERSARY]

@@ -44,7 +44,11 @@ def _section_keys(settings: Any, prefix: str, choices: dict[str, Choice]) -> Ite
         choice = next((item for item in field.metadata if isinstance(item, Choice)), None)
         if choice is not None:
             choices[prefix + name] = choice
-            yield Key(f"{prefix}{name}.name", choice.default or "required", meanings(settings)[name])
+            yield Key(
+                f"{prefix}{name}.name",
+                "null" if choice.optional else choice.default or "required",
+                meanings(settings)[name],
+            )
         elif section := next((kind for kind in (field.annotation, *get_args(field.annotation)) if fields(kind)), None):
             yield from _section_keys(section, f"{prefix}{name}.", choices)
         else:

@@ -10,15 +10,19 @@ from pydantic import Field, ValidationError
 
 from rayfed_ssl.clock.policies import FedBuff
 from rayfed_ssl.config.choices import (
+    ADVERSARY,
     CLOCK_DEVICES,
     CLOCK_POLICY,
     METHOD,
     OBJECTIVE,
     OPTIMIZER,
     PARTITION,
+    ROBUST,
+    AdversaryField,
     MethodField,
     ObjectiveField,
     PartitionField,
+    RuleField,
     Section,
     plain,
 )
@@ -56,6 +60,12 @@ class Config(Section):
     privacy: Privacy = Field(Privacy(), exclude_if=lambda privacy: privacy == Privacy())
     clock: Clock | None = Field(None, exclude_if=lambda clock: clock is None)
     """Virtual time (docs/clock.md); None runs rounds without one."""
+    robust: RuleField = Field(None, exclude_if=lambda rule: rule is None)
+    """A rule in the place of the mean of weights, and its fields (docs/robust.md): one of `rayfed-ssl list rules`, or
+    `module:Class`.
+    """
+    adversary: AdversaryField = Field(None, exclude_if=lambda adversary: adversary is None)
+    """Hostile clients, and what they send (docs/robust.md): one of `rayfed-ssl list adversaries`, or `module:Class`."""
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
 
@@ -125,12 +135,17 @@ class Config(Section):
 
     @property
     def system(self) -> str:
-        """Method, the one that it holds, and the objective unless it is SimCLR or the method's own: fedfoa-fedema-byol."""
+        """Method, the one that it holds, the objective unless it is SimCLR or the method's own, rule and adversary.
+
+        For example fedfoa-fedema-byol, or fedavg-krum-alie.
+        """
         names, method = [self.method_name], self.method
         while (method := method.inner) is not None:  # type: ignore[assignment]
             names.append(METHOD.name_of(method))
         objective = OBJECTIVE.name_of(self.objective)
         names += [objective] * (objective != "simclr" and self.objective.belongs_to is None)
+        names += [ROBUST.name_of(self.robust)] * (self.robust is not None)
+        names += [ADVERSARY.name_of(self.adversary)] * (self.adversary is not None)
         return "-".join(map(plugins.short, names))
 
     def dump(self) -> dict[str, Any]:
@@ -218,7 +233,7 @@ def _switch(tree: dict[str, Any], key: str, name: Any) -> None:
     """Where an override names another kind, as partition.name=iid does, drop the recipe's fields that it lacks."""
     *parents, last = key.split(".")
     choices = {"method": METHOD, "objective": OBJECTIVE, "partition": PARTITION, "training.optimizer": OPTIMIZER}
-    choices |= {"clock.devices": CLOCK_DEVICES, "clock.policy": CLOCK_POLICY}
+    choices |= {"clock.devices": CLOCK_DEVICES, "clock.policy": CLOCK_POLICY, "robust": ROBUST, "adversary": ADVERSARY}
     choice = choices.get(".".join(parents))
     node: Any = tree
     for parent in parents:
@@ -319,13 +334,18 @@ def _check_method(config: Config) -> None:
             f"objective={objective.belongs_to} belongs to method={objective.belongs_to} alone, got method={name}: take "
             f"another objective or method={objective.belongs_to}"
         )
+    if (config.robust or config.adversary) and config.privacy.secure_sum:
+        raise ConfigError(
+            "privacy.secure_sum=true shows sums alone, and robust and adversary are about single uploads: set "
+            "privacy.secure_sum=false"
+        )
     if method.needs_public and config.public is None:
         inner = method.inner
         who = f"{name} over {METHOD.name_of(inner)}" if inner is not None and inner.needs_public else name
         raise ConfigError(
             f"{who} works on public data, but this run has none: set public (for example client:0 or stl10:3200)"
         )
-    if not method.needs_public and config.public is not None:
+    if not (method.needs_public or (config.robust and config.robust.needs_public)) and config.public is not None:
         raise ConfigError(f"{name} uses no public data, got public={config.public}: set public=null")
     if config.privacy.secure_sum and not method.secure_sum:
         allowed = ", ".join(other for other, info in METHODS.items() if info.method().secure_sum)

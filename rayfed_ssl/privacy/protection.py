@@ -1,13 +1,19 @@
 """The method that a run runs: the configuration's, within what `privacy.*` puts around it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+import numpy as np
+
+from rayfed_ssl.adversaries.adversary import Adversary
+from rayfed_ssl.aggregation.robust.rule import Rule
 from rayfed_ssl.config.privacy import Privacy
 from rayfed_ssl.method import Method
 from rayfed_ssl.privacy.accounting import Accounted
 from rayfed_ssl.privacy.client_level import ClientLevel
+from rayfed_ssl.privacy.robust import Hostile, Robust
 from rayfed_ssl.privacy.sample_level import SampleLevel
 from rayfed_ssl.privacy.secure_sum import SecureSum
+from rayfed_ssl.seeds import Purpose, derive_seed
 
 
 def protected(method: Method, privacy: Privacy, sizes: Sequence[int]) -> Method:
@@ -28,6 +34,33 @@ def protected(method: Method, privacy: Privacy, sizes: Sequence[int]) -> Method:
     if privacy.secure_sum:
         return SecureSum(method=method, protocol=privacy.secure_protocol, cohort=len(sizes), samples=sum(sizes))
     return method
+
+
+def defended(method: Method, rule: Rule | None, adversary: Adversary | None, hostile: Sequence[int]) -> Method:
+    """Put a rule around a method, and hostile clients around both."""
+    if rule is not None:
+        method = Robust(method=method, rule=rule)
+    return method if adversary is None else Hostile(method=method, adversary=adversary, ids=tuple(hostile))
+
+
+def hostile_ids(adversary: Adversary | None, clients: Collection[int], seed: int) -> tuple[int, ...]:
+    """Name the hostile clients of a run, or draw as many as are asked for.
+
+    Raises:
+        ValueError: There are fewer clients, or not these.
+    """
+    if adversary is None:
+        return ()
+    wanted = adversary.clients
+    if isinstance(wanted, int):
+        if wanted >= len(clients):
+            raise ValueError(f"adversary.clients={wanted} leaves none of {len(clients)} clients honest: lower it")
+        rng = np.random.default_rng(derive_seed(seed, Purpose.HOSTILE))
+        return tuple(sorted(int(client) for client in rng.choice(sorted(clients), wanted, replace=False)))
+    if absent := sorted({*wanted} - {*clients}):
+        listed = ", ".join(map(str, sorted(clients)[:20]))
+        raise ValueError(f"adversary.clients names {absent[0]}, which is no client: choose from {listed}")
+    return tuple(sorted(wanted))
 
 
 def accounted(method: Method | None) -> Accounted | None:

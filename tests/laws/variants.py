@@ -32,6 +32,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "model={encoder: cnn-group, projection_dim: null}",
         "privacy={level: sample, clip: 1.0, noise: 0.05}",
     ),
+    "fedavg-trimmed-mean": ("fedavg", "clients.number=4", "robust={name: trimmed-mean, before: nnm}"),
+    "fedavg-krum-alie": ("fedavg", "clients.number=7", "robust=krum", "adversary=alie"),
+    "flesd-permute": ("flesd", "adversary=permute"),
     "fedsc-private": (
         "fedsc",
         "method.weighting=uniform",

@@ -378,7 +378,7 @@ ERRORS = {
     "reproduction": (["reproduce", "flesd-table"], "there is no reproduction 'flesd-table': did you mean"),
     "no list": (
         ["list"],
-        "name a list: methods, objectives, optimizers, datasets, partitions, models, views, protocols, attacks, ",
+        "name a list: methods, objectives, optimizers, datasets, partitions, models, views, protocols, rules, ",
     ),
     "list": (["list", "method"], "there is no list of 'method': did you mean 'methods'?"),
 }

@@ -1,0 +1,274 @@
+"""A robust rule in the place of the mean of weights, and hostile clients: methods around a method.
+
+The server reads each upload once and holds the round's where they lie. A rule makes of their weights one z, which every
+upload then has: the method's own mean of them is z bit for bit, whatever its sample counts say. Differences of parameters
+decide. Statistics of batch-norm, and what clients did not receive (a momentum model in round 1), follow with the same
+weights brought to sum 1, or by the same rule, so that variances stay positive. Integers, batch-norm's counters, are those
+that clients received.
+
+Hostile clients are simulated where uploads arrive: after the honest ones, in the server's step, so that the number of actors
+changes no bit. What they compute before is honest, and what they send is as large as it was.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rayfed_ssl.adversaries.adversary import Adversary, Numbers
+from rayfed_ssl.aggregation.robust.eminspector import EmInspector
+from rayfed_ssl.aggregation.robust.rule import CoordinateRule, GramRule, Rule
+from rayfed_ssl.aggregation.weighted_mean import PIECE, weighted_mean
+from rayfed_ssl.method import Client, Declared, Metrics, Server, Task, Weights, one_by_one
+from rayfed_ssl.privacy.client_level import map_fields, with_variances
+from rayfed_ssl.privacy.wrapper import Wrapper
+from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.training.state_parts import is_statistic
+from rayfed_ssl.trees import leaves, map_leaves
+
+WEIGHT, DISTANCE = "robust_weight_", "robust_distance_"
+"""Beginnings of the names of a client's weight in z, and of the distance of its parameters from z; its id follows."""
+
+
+class _Around(Wrapper):
+    """A method whose server holds a round's uploads and looks at each."""
+
+    @property
+    def upload_fields(self) -> Mapping[str, Declared]:
+        """What the method says, but for sums and releases."""
+        return {name: replace(says, held=True) for name, says in one_by_one(self.method.upload_fields).items()}
+
+    def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        """Train as the method does."""
+        return self.method.update_client(download, state, client)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Robust(_Around):
+    """A method whose mean of weights is a robust rule's."""
+
+    rule: Rule
+
+    @property
+    def field(self) -> str:
+        """The field of an upload that the rule is about.
+
+        Raises:
+            ValueError: The method takes no mean of weights.
+        """
+        fields = self.method.upload_fields.items()
+        of_weights = [n for n, d in fields if d.kind == "weights" and (d.summed or d.release == "difference")]
+        if not of_weights:
+            raise ValueError(
+                f"robust stands in the place of a mean of weights, which {type(self.method).__name__} as it is set does not "
+                "take: take fedavg or another method that averages (docs/robust.md), or remove robust"
+            )
+        return of_weights[0]
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse methods that take no mean, too few uploads, and rules that lack public data."""
+        _ = self.field
+        self.rule.check(task.cohort_size)
+        if self.rule.needs_public and not num_public:
+            raise ValueError(
+                f"the rule {type(self.rule).__name__} looks at public data, and this run has none: set public (for "
+                "example fraction:0.1)"
+            )
+        return self.method.check(task, num_public)
+
+    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[Any, Metrics]:
+        """Put z in the place of each upload's weights; reports weight and distance of each client."""
+        held, field = dict(uploads.items()), self.field
+        self.rule.check(len(held))
+        received: Weights = _at(self.method.download(state, min(held)), field)
+        weights: list[Weights] = [_at(upload, field) for upload in held.values()]
+        if isinstance(self.rule, GramRule) and self.rule.needs_public:
+            weights.append(self._own_step(received, server))
+        shares = None
+        if isinstance(self.rule, EmInspector):
+            shares = self.rule.of_features(torch.stack([self._features(received | w, server) for w in weights]))
+        combined, shares, distances = combine(self.rule, received, weights, server.generator, shares)
+        agreed = {
+            client_id: map_fields(lambda name, value: combined if name == field else value, upload)
+            for client_id, upload in held.items()
+        }
+        after, metrics = self.method.update_server(state, agreed, server)
+        seen = {f"{DISTANCE}{client}": float(d) for client, d in zip(held, distances, strict=False)}
+        if shares is not None:
+            seen |= {f"{WEIGHT}{client}": float(share) for client, share in zip(held, shares, strict=False)}
+        return after, metrics | seen
+
+    def _own_step(self, received: Weights, server: Server) -> Weights:
+        assert server.public is not None, "check refuses rules without it"
+        task = server.task
+        trained, _ = task.train(received, task.encoder, server.public, server.generator, round=server.round)
+        return {name: trained[name] for name in received}
+
+    def _features(self, weights: Weights, server: Server) -> Tensor:
+        assert server.public is not None, "check refuses rules without it"
+        task = server.task
+        with torch.no_grad():
+            features, _ = task.represent(task.model(task.initial_weights() | weights, task.encoder), server.public)
+        return features.cpu()
+
+
+def combine(
+    rule: Rule, received: Weights, weights: Sequence[Weights], random: torch.Generator, shares: Tensor | None = None
+) -> tuple[Weights, Tensor | None, Tensor]:
+    """Make z of uploads.
+
+    Args:
+        rule: The rule.
+        received: What the clients received.
+        weights: What they sent, in ascending client id.
+        random: Of bucketing and FLAME's noise.
+        shares: Weights of the clients [n] where the rule does not follow from differences.
+
+    Returns:
+        z; weights [n] of clients, None for rules by coordinate; distances of parameters from z, [n].
+    """
+    number = len(weights)
+    sent_alone = {name: value for name, value in weights[0].items() if name not in received}
+    received = received | {n: torch.zeros_like(v) if v.is_floating_point() else v for n, v in sent_alone.items()}
+    floats = [name for name, value in received.items() if value.is_floating_point()]
+    follows = {name for name in floats if is_statistic(name) or name in sent_alone}
+    trained, statistics = [n for n in floats if n not in follows], [n for n in floats if n in follows]
+    gram = torch.zeros(number, number, dtype=torch.float64)
+    for piece in _pieces(received, weights, trained):
+        gram += piece @ piece.T
+    mixture = torch.eye(number, dtype=torch.float64) if shares is not None else rule.mixture(gram, random)
+    mixed = mixture @ gram @ mixture.T
+    if isinstance(rule, CoordinateRule):
+        z, distances = _by_coordinate(rule, received, weights, (trained, statistics), mixture, mixed)
+        return received | z, None, distances
+    if shares is None:
+        assert isinstance(rule, GramRule), "a rule is about inner products, coordinates or features"
+        shares = rule.weights(mixed) @ mixture
+    z = _mean(received, weights, trained, shares)
+    total = float(shares.sum())
+    z |= _mean(received, weights, statistics, shares / total if total > 0 else shares)
+    if isinstance(rule, GramRule) and (deviation := rule.deviation(mixed)):
+        for name in trained:
+            z[name] = z[name] + deviation * torch.randn(z[name].shape, generator=random)
+    distances = (gram.diagonal() - 2 * gram @ shares + shares @ gram @ shares).clamp(min=0).sqrt()
+    return received | z, shares, distances
+
+
+def _mean(received: Weights, weights: Sequence[Weights], names: Sequence[str], shares: Tensor) -> Weights:
+    """W + sum_k a_k (w_k - w); what has no share is left out."""
+    if not names:
+        return {}
+    rest = 1 - float(shares.sum())
+    summands = [*zip(shares.tolist(), weights, strict=True), (rest if abs(rest) > 1e-12 else 0.0, received)]
+    return weighted_mean((share, {name: tree[name] for name in names}) for share, tree in summands if share)
+
+
+def _by_coordinate(
+    rule: CoordinateRule,
+    received: Weights,
+    weights: Sequence[Weights],
+    names: tuple[Sequence[str], Sequence[str]],
+    mixture: Tensor,
+    gram: Tensor,
+) -> tuple[Weights, Tensor]:
+    rows, squares, z = rule.rows(gram), torch.zeros(len(weights), dtype=torch.float64), Weights()
+    of_statistics = mixture / mixture.sum(dim=1, keepdim=True)
+    for group, mixing in zip(names, (mixture, of_statistics), strict=True):
+        for name in group:
+            parts = []
+            for piece in _pieces(received, weights, [name]):
+                part = rule.combine((mixing @ piece)[rows])
+                parts.append(part)
+                if group is names[0]:
+                    squares += (piece - part).square().sum(dim=1)
+            moved = torch.cat(parts).view(received[name].shape)
+            z[name] = (received[name].double() + moved).to(received[name].dtype)
+    return with_variances(z), squares.sqrt()
+
+
+def _pieces(received: Weights, weights: Sequence[Weights], names: Sequence[str]) -> Iterator[Tensor]:
+    """Differences from what was received, some numbers of all uploads at once, float64 [n, p]."""
+    for name in names:
+        origin, ends = received[name].reshape(-1), [tree[name].reshape(-1) for tree in weights]
+        for start in range(0, len(origin), PIECE):
+            part = slice(start, start + PIECE)
+            yield torch.stack([end[part].double() for end in ends]) - origin[part].double()
+
+
+def _at(message: Any, field: str) -> Any:
+    return reduce(getattr, field.split("."), message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hostile(_Around):
+    """A method some of whose clients are hostile.
+
+    Attributes:
+        adversary: What they send.
+        ids: Who they are.
+    """
+
+    adversary: Adversary
+    ids: tuple[int, ...]
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Say who is hostile."""
+        listed = ", ".join(map(str, self.ids))
+        note = f"hostile clients ({type(self.adversary).__name__}, from round {self.adversary.from_round}): {listed}"
+        return (*self.method.check(task, num_public), note)
+
+    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[Any, Metrics]:
+        """Replace hostile uploads, then aggregate; reports how many of the two kinds a rule gave no weight."""
+        held = dict(uploads.items())
+        hostile = [client_id for client_id in held if client_id in self.ids]
+        honest = [upload for client_id, upload in held.items() if client_id not in self.ids]
+        acts = server.round >= self.adversary.from_round and bool(honest or not self.adversary.sees_honest)
+        for client_id in hostile if acts else ():
+            seed = derive_seed(server.task.seed, Purpose.ADVERSARY, round=server.round, participant=client_id)
+            download = self.method.download(state, client_id)
+            held[client_id] = self._forged(held[client_id], honest, download, len(held), len(hostile), generator(seed))
+        after, metrics = self.method.update_server(state, held, server)
+        dropped = [client_id for client_id in held if metrics.get(f"{WEIGHT}{client_id}") == 0]
+        if any(name.startswith(WEIGHT) for name in metrics):
+            found = sum(client_id in hostile for client_id in dropped)
+            metrics = metrics | {"hostile_found": float(found), "honest_lost": float(len(dropped) - found)}
+        return after, metrics
+
+    def _forged(
+        self, upload: Any, honest: Sequence[Any], download: Any, number: int, hostile: int, draws: torch.Generator
+    ) -> Any:
+        received, others = dict(leaves(download)), [dict(leaves(one)) for one in honest]
+        own = {path: leaf for path, leaf in leaves(upload) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
+        rows = {p: v if "/weights/" in p or v.dim() < 2 else self.adversary.rearrange(v, draws) for p, v in own.items()}
+
+        def pieces(path: str) -> Iterator[Numbers]:
+            origin = received.get(path, torch.zeros(())) if "/weights/" in path else torch.zeros(())
+            alike = [one[path] for one in others if getattr(one.get(path), "shape", None) == own[path].shape]
+            zero = origin.reshape(-1).double().expand(own[path].numel())
+            flat = [value.reshape(-1) for value in (rows[path], *alike)]
+            for start in range(0, len(zero), PIECE):
+                part = slice(start, start + PIECE)
+                mine, *theirs = (value[part].double() - zero[part] for value in flat)
+                yield Numbers(mine, torch.stack(theirs) if theirs else mine.new_empty(0, len(mine)))
+
+        def every(paths: Sequence[str]) -> Callable[[], Iterator[Numbers]]:
+            return lambda: (piece for path in paths for piece in pieces(path) if len(piece.honest))
+
+        strength = self.adversary.strength(every([p for p in own if not is_statistic(p)]), number, hostile)
+        forged: dict[int, Tensor] = {}
+        for path, leaf in own.items():
+            if self.adversary.sees_honest and not any(one.get(path) is not None for one in others):
+                continue
+            sent = [
+                self.adversary.forge(piece, strength, draws)
+                if len(piece.honest) or not self.adversary.sees_honest
+                else piece.own
+                for piece in pieces(path)
+            ]
+            origin = received[path].double() if "/weights/" in path and path in received else 0.0
+            value = torch.cat(sent).view(leaf.shape) + origin
+            forged[id(leaf)] = (value.clamp(min=0) if path.endswith("running_var") else value).to(leaf.dtype)
+        return map_leaves(lambda leaf: forged.get(id(leaf), leaf), upload)

@@ -1,0 +1,161 @@
+"""Rules and hostile clients around a method: what they replace, what is on record, and what is refused."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.progress import RunProgress
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.runs import resume, run
+from rayfed_ssl.testing.trial import play
+from rayfed_ssl.trees import digest, leaves
+
+Open = Callable[..., Federation]
+Tiny = Callable[..., Config]
+
+FIVE = ("clients.number=5",)
+FLIP = "adversary={name: sign-flip, clients: [1], scale: 20}"
+
+
+def test_without_a_rule_and_an_adversary_a_configuration_is_what_it_was(tiny: Tiny) -> None:
+    assert not {"robust", "adversary"} & tiny("fedavg").dump().keys()
+    assert tiny("fedavg").system == "fedavg"
+    assert tiny("fedavg", *FIVE, "robust=median", FLIP).system == "fedavg-median-sign-flip"
+
+
+def test_the_mean_of_what_a_rule_gives_is_that_whatever_sample_counts_say(open_tiny: Open) -> None:
+    """Krum's one upload is the server's next state, bit for bit, but for batch-norm's counters."""
+    federation = open_tiny("fedavg", *FIVE, "robust=krum", "method.weighting=samples")
+    (first, *_) = play(federation, 1)
+    (chosen,) = (client for client in first.uploads if first.metrics[f"robust_weight_{client}"] == 1)
+    sent = first.uploads[chosen].weights
+    floats = [name for name, value in sent.items() if value.is_floating_point()]
+    assert digest({n: first.server.weights[n] for n in floats}) == digest({n: sent[n] for n in floats})
+    received = federation.method.download(first.server_before, chosen).weights
+    counters = sent.keys() - set(floats)
+    assert counters
+    assert all(first.server.weights[name].equal(received[name]) for name in counters)
+    assert first.metrics[f"robust_distance_{chosen}"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedca", "fcl", "fedsc", "fedfoa", "fedema", "orchestra"])
+def test_a_rule_keeps_a_hostile_client_from_moving_the_server_far(open_tiny: Open, name: str) -> None:
+    more = {
+        "fcl": ("objective=moco", "objective.queue_size=50"),
+        "fedfoa": ("method.base=fedavg",),
+        "fedema": ("objective=byol", "objective.hidden=32"),
+    }.get(name, ())
+    if name == "orchestra":
+        with pytest.raises(
+            ConfigError, match="a mean of weights, which Orchestra as it is set does not take: take fedavg"
+        ):
+            open_tiny(name, *FIVE, "robust=median")
+        return
+
+    def moved(*settings: str) -> float:
+        played = play(open_tiny(name, *FIVE, *more, *settings), 1)[0]
+        before, after = (dict(leaves(state)) for state in (played.server_before, played.server))
+        names = [path for path in before if "/weights/" in path and path.endswith(".weight")]
+        assert names
+        return sum(float((after[path] - before[path]).square().sum()) for path in names) ** 0.5
+
+    plain, attacked, defended = moved(), moved(FLIP), moved(FLIP, "robust=median")
+    assert attacked > 2 * plain
+    assert defended < 0.5 * attacked
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["{name: fltrust}", "{name: eminspector}", "{name: flame, noise: 0.01}", "{name: median, before: bucketing}"],
+)
+def test_rules_that_look_at_public_data_or_draw_repeat_their_bits(tiny: Tiny, tmp_path: Path, rule: str) -> None:
+    public = ("public=fraction:0.2",) if "median" not in rule and "flame" not in rule else ()
+    config = tiny("fedavg", *FIVE, f"robust={rule}", FLIP, *public)
+    once = run(config, tmp_path / "once").state_sha256
+    run(config, tmp_path / "again", until=1)
+    assert resume(tmp_path / "again").state_sha256 == once
+
+
+@pytest.mark.parametrize("adversary", ["alie", "inner-product", "min-max", "mimic", "gaussian", "scaling"])
+def test_what_hostile_clients_send_is_another_upload_and_the_honest_are_as_they_were(open_tiny: Open, adversary: str):
+    plain = play(open_tiny("fedavg", *FIVE), 1)[0]
+    attacked = play(open_tiny("fedavg", *FIVE, f"adversary={{name: {adversary}, clients: 1}}"), 1)[0]
+    assert {c: digest(u) for c, u in plain.uploads.items()} == {c: digest(u) for c, u in attacked.uploads.items()}
+    assert digest(plain.server) != digest(attacked.server)
+    assert all(bool((v >= 0).all()) for n, v in attacked.server.weights.items() if n.endswith("running_var"))
+    later = play(open_tiny("fedavg", *FIVE, f"adversary={{name: {adversary}, clients: 1, from_round: 2}}"), 1)[0]
+    assert digest(later.server) == digest(plain.server)
+
+
+@pytest.mark.parametrize(("name", "adversary"), [("flesd", "permute"), ("fedmd", "alie"), ("fedca", "permute")])
+def test_methods_that_send_no_weights_are_attacked_by_the_kind_of_what_they_send(
+    open_tiny: Open, name: str, adversary: str
+) -> None:
+    plain, attacked = (
+        play(open_tiny(name, *FIVE, *more), 1)[0] for more in ((), (f"adversary={{name: {adversary}, clients: [2]}}",))
+    )
+    assert digest(plain.uploads[2]) == digest(attacked.uploads[2])
+    assert digest(plain.server) != digest(attacked.server)
+
+
+def test_record_and_head_say_who_was_hostile_and_who_was_dropped(tiny: Tiny, tmp_path: Path) -> None:
+    config = tiny("fedavg", "clients.number=6", "robust={name: multi-krum, hostile: 1}", FLIP)
+    screen = io.StringIO()
+    RunProgress(config, console=Console(file=screen, width=200)).introduce(Federation.open(config), tmp_path)
+    assert "fedavg-multi-krum-sign-flip on digits" in screen.getvalue()
+    assert "  robust: multi-krum, hostile 1" in screen.getvalue()
+    assert "note: hostile clients (SignFlip, from round 1): 1" in screen.getvalue()
+    record = RunRecord.open(run(config, tmp_path / "run").directory)
+    values = {(row["round"], row["name"]): row["value"] for row in record.metrics if row["participant"] == "server"}
+    for round in (1, 2):
+        assert values[round, "robust_weight_1"] == 0.0
+        assert values[round, "robust_weight_0"] == 0.2
+        assert (values[round, "hostile_found"], values[round, "honest_lost"]) == (1.0, 0.0)
+        distances = {client: values[round, f"robust_distance_{client}"] for client in range(6)}
+        assert max(distances, key=lambda client: distances[client]) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("robust=krum",), "robust.hostile=1 needs 5 uploads in a round, got 3: raise clients.number"),
+        (("robust=median", "privacy.secure_sum=true"), "privacy.secure_sum=true shows sums alone, and robust"),
+        (("robust=fltrust",), "looks at public data, and this run has none: set public"),
+        (("robust=median", "public=fraction:0.1"), "fedavg uses no public data"),
+        (("robust=mediam",), "unknown robust 'mediam': did you mean 'median'"),
+        (("robust={name: median, hostil: 1}",), "hostil"),
+        (("adversary={name: alie, clients: 3}",), "adversary.clients=3 leaves none of 3 clients honest"),
+        (("adversary={name: alie, clients: [7]}",), "names 7, which is no client: choose from 0, 1, 2"),
+        (("robust=median", "privacy.clip=1.0"), "Robust as it is set does not say so of weights"),
+        (("robust=median", "clock=even", "clock.policy=fedbuff"), "without privacy.secure_sum, robust and adversary"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tiny: Tiny, settings: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Federation.open(tiny("fedavg", *settings)).check_ready()
+    assert message in str(caught.value)
+
+
+def test_hostile_clients_follow_from_the_seed(tiny: Tiny) -> None:
+    def ids(seed: int) -> Any:
+        config = tiny("fedavg", "clients.number=8", "adversary={name: alie, clients: 2}", f"seed={seed}")
+        return Federation.open(config).method.ids
+
+    drawn = [ids(seed) for seed in range(6)]
+    assert drawn == [ids(seed) for seed in range(6)]
+    assert len(set(drawn)) > 1
+    assert all(len(set(each)) == 2 for each in drawn)
+
+
+def test_torch_is_not_drawn_from_by_accident(open_tiny: Open) -> None:
+    before = torch.get_rng_state()
+    play(open_tiny("fedavg", *FIVE, "robust={name: flame, noise: 0.1}", "adversary={name: gaussian}"), 1)
+    assert torch.get_rng_state().equal(before)
