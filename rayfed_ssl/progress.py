@@ -100,13 +100,16 @@ class RunProgress(Observer):
             f"{config.epochs} local epochs, about {federation.steps:,} steps of a client"
         )
         self._print(f"  {describe(federation.method.rules(task))}")
-        for key, choice, chosen in (("robust", ROBUST, config.robust), ("adversary", ADVERSARY, config.adversary)):
-            if chosen is not None:
-                fields = choice.dump(chosen)
+        policy = None if config.clock is None else config.clock.policy
+        chosen = (
+            ("robust", ROBUST, config.robust),
+            ("adversary", ADVERSARY, config.adversary),
+            ("clock", CLOCK_POLICY, policy),
+        )
+        for key, choice, value in chosen:
+            if value is not None:
+                fields = {k: v for k, v in choice.dump(value).items() if v is not None}
                 self._print(f"  {key}: {', '.join([fields.pop('name'), *(f'{k} {v}' for k, v in fields.items())])}")
-        if config.clock is not None:
-            policy = CLOCK_POLICY.dump(config.clock.policy)
-            self._print(f"  clock: {', '.join([policy.pop('name'), *(f'{k} {v}' for k, v in policy.items())])}")
         if (epsilon := federation.planned_epsilon()) is not None:
             weighting = vars(config.method).get("weighting")
             weighted = f", weighting {weighting}" if weighting else ""

@@ -16,6 +16,7 @@ from functools import reduce
 from typing import Any
 
 import torch
+from scipy.stats import hypergeom
 from torch import Tensor
 
 from rayfed_ssl.adversaries.adversary import Adversary, Numbers
@@ -215,10 +216,18 @@ class Hostile(_Around):
     ids: tuple[int, ...]
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
-        """Say who is hostile."""
+        """Say who is hostile, and how often a sampled cohort has more of them than a rule takes."""
         listed = ", ".join(map(str, self.ids))
-        note = f"hostile clients ({type(self.adversary).__name__}, from round {self.adversary.from_round}): {listed}"
-        return (*self.method.check(task, num_public), note)
+        notes = [f"hostile clients ({type(self.adversary).__name__}, from round {self.adversary.from_round}): {listed}"]
+        if isinstance(self.method, Robust):
+            taken = self.method.rule.hostile
+            more = float(hypergeom.sf(taken, task.num_clients, len(self.ids), task.cohort_size))
+            if more > 0:
+                notes.append(
+                    f"a round has more than robust.hostile={taken} hostile clients with a probability of {more:.2g}: the "
+                    "rule promises nothing of such rounds"
+                )
+        return (*self.method.check(task, num_public), *notes)
 
     def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[Any, Metrics]:
         """Replace hostile uploads, then aggregate; reports how many of the two kinds a rule gave no weight."""

@@ -144,6 +144,28 @@ def test_what_cannot_be_is_refused_in_one_line(tiny: Tiny, settings: tuple[str, 
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            ("clients.fraction=0.5", "adversary={name: alie, clients: 3}"),
+            "more than robust.hostile=1 hostile clients with",
+        ),
+        (("adversary={name: alie, clients: 2}",), "hostile clients with a probability of 1: the rule"),
+        (("adversary={name: alie, clients: 1}",), None),
+    ],
+)
+def test_the_head_says_how_often_a_round_has_more_hostile_clients_than_a_rule_takes(
+    open_tiny: Open, settings: tuple[str, ...], said: str | None
+) -> None:
+    """Of 10 clients with 3 hostile ones, 5 in a round: 1 - P(0) - P(1) = 1/2."""
+    notes = open_tiny("fedavg", "clients.number=10", "robust=median", *settings).notes
+    found = [note for note in notes if "with a probability of" in note]
+    assert [said in note for note in found] == [True] * (said is not None)
+    if "0.5" in settings[0]:
+        assert "probability of 0.5:" in found[0]
+
+
 def test_hostile_clients_follow_from_the_seed(tiny: Tiny) -> None:
     def ids(seed: int) -> Any:
         config = tiny("fedavg", "clients.number=8", "adversary={name: alie, clients: 2}", f"seed={seed}")
