@@ -14,6 +14,8 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.progress import RunProgress
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.html.record_plots import rule_plot
+from rayfed_ssl.reports.html.report import write_report
 from rayfed_ssl.runs import resume, run
 from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest, leaves
@@ -121,6 +123,15 @@ def test_record_and_head_say_who_was_hostile_and_who_was_dropped(tiny: Tiny, tmp
         assert (values[round, "hostile_found"], values[round, "honest_lost"]) == (1.0, 0.0)
         distances = {client: values[round, f"robust_distance_{client}"] for client in range(6)}
         assert max(distances, key=lambda client: distances[client]) == 1
+    plot = rule_plot(record.metrics, record.manifest.notes)
+    assert plot is not None
+    assert "Hostile clients (SignFlip, from round 1): 1." in plot.note
+    assert plot.table is not None
+    assert [line[0] for line in plot.table.texts()] == [str(client) for client in range(6)]
+    assert plot.table.texts()[1][1:] == ["0", "0"]
+    assert rule_plot([row for row in record.metrics if "robust" not in row["name"]], []) is None
+    page = write_report([record.directory], tmp_path / "report.html")
+    assert "What the rule makes of each client" in Path(page).read_text()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from rayfed_ssl import formats
 from rayfed_ssl.analysis.diagnosis import Diagnostics, PairMatrix
 from rayfed_ssl.formats import MeanStd
+from rayfed_ssl.privacy.robust import DISTANCE, WEIGHT
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.reports.clock_figure import schedule_figure, staleness_of, tasks_of
 from rayfed_ssl.reports.figures import Line, draw_lines, loss_lines
@@ -211,6 +212,34 @@ def traffic_plot(groups: Sequence[SeedGroup]) -> Plot:
     labels = [group.label for group in groups]
     note = "Mean over clients and seeds, in the whole run."
     return bar_plot("traffic", "What a client sends and receives", "run", labels, series, "bytes", note)
+
+
+def rule_plot(rows: Sequence[Row], notes: Sequence[str]) -> Plot | None:
+    """Draw what a robust rule made of each client by round: its weight, or its distance under a rule by coordinate."""
+    weighs = any(row["name"].startswith(WEIGHT) for row in rows)
+    prefix, what = (WEIGHT, "weight in the result") if weighs else (DISTANCE, "distance from the result")
+    values = {
+        (int(row["name"].removeprefix(prefix)), row["round"]): row["value"]
+        for row in rows
+        if row["name"].startswith(prefix)
+    }
+    if not values:
+        return None
+    clients, rounds = (sorted(set(side)) for side in zip(*values, strict=True))
+    columns = [[values.get((client, round)) for client in clients] for round in rounds]
+    figure, axes = new_axes(height=min(1.6 + 0.22 * len(clients), 9))
+    cells = np.array([[np.nan if v is None else v for v in column] for column in columns], dtype=float).T
+    image = axes.imshow(cells, cmap="cividis", vmin=0, aspect="auto", interpolation="none")
+    figure.colorbar(image, ax=axes, label=what)
+    axes.set_yticks(range(0, len(clients), max(len(clients) // 20, 1)), clients[:: max(len(clients) // 20, 1)])
+    axes.set_xticks(range(0, len(rounds), max(len(rounds) // 10, 1)), rounds[:: max(len(rounds) // 10, 1)])
+    axes.set(xlabel="round", ylabel="client")
+    axes.grid(visible=False)
+    title, heads = "What the rule makes of each client", ["client", *(f"round {round}" for round in rounds)]
+    alt = f"Heatmap: {what} of {len(clients)} clients in {len(rounds)} rounds. The numbers are in the table below."
+    hostile = next((f"{note[:1].upper()}{note[1:]}. " for note in notes if note.startswith("hostile clients")), "")
+    table = Table.of(title, heads, zip(map(str, clients), *columns, strict=True))
+    return Plot("robust", title, alt, figure, table, f"{hostile}An empty cell: the client took no part.")
 
 
 def timing_plot(rows: Sequence[Row]) -> Plot | None:

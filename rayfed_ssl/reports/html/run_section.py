@@ -208,6 +208,7 @@ class RunSections:
             text.append(f"{even.text}.")
         plots = [record_plots.ledger_plot(self._summary)] if self._summary.bytes_by_kind else []
         plots += [record_plots.epsilon_plot(self._record.metrics)] if epsilon is not None else []
+        plots += filter(None, [record_plots.rule_plot(self._record.metrics, self._record.manifest.notes)])
         text += [] if plots else ["Nothing crossed a client's boundary."]
         return self._section("communication", "Communication", text, plots)
 
