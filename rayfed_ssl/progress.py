@@ -227,7 +227,8 @@ def _data_text(federation: Federation) -> str:
         origin = f"{100 * settings.validation:g} % of the training samples"
     else:
         origin = "of the dataset" if data.has_test else f"held out {100 * settings.test_fraction:g} %"
-    return f"{len(data.train.classes)} classes: {named}; test split: {origin}, {len(data.test):,} samples"
+    classes = f"{len(data.train.classes)} classes: {named}" if named else "no classes"
+    return f"{classes}; test split: {origin}, {len(data.test):,} samples"
 
 
 def _scores(evaluations: Sequence[Evaluation], name: str) -> list[float]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from rayfed_ssl.config.choices import Foreign
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
-from rayfed_ssl.formats import DECISIVE, duration, percent, size, standard_error
+from rayfed_ssl.formats import DECISIVE, duration, percent, size, standard_error, value_text
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.bits import why_bits_differ
@@ -231,13 +231,15 @@ def summarize(record: RunRecord) -> Summary:
 def score_differences(summaries: Sequence[Summary]) -> str | None:
     """Say in what runs' data and their scoring differ, so that accuracies do not compare; None where they are the same."""
     keys = ("size", "channels", "train_limit", "test_limit", "validation")
-    values = {f"data.{key}": [str(getattr(s.config.data, key)) for s in summaries] for key in keys}
+    values = {f"data.{key}": [value_text(getattr(s.config.data, key)) for s in summaries] for key in keys}
     if len({summary.fingerprint for summary in summaries}) > 1:
         values["dataset"] = [summary.dataset for summary in summaries]
         if not any(len(set(each)) > 1 for each in values.values()):
             values["fingerprint"] = [summary.fingerprint[:12] for summary in summaries]
-    for key in ("train_limit", "augment", "knn", "linear"):
-        values[f"evaluation.{key}"] = [str(getattr(s.config.evaluation, key)) for s in summaries]
+    flat = [summary.config.flat() for summary in summaries]
+    scoring = ("evaluation.train_limit", "evaluation.augment", "evaluation.knn.", "evaluation.linear.")
+    for key in dict.fromkeys(key for settings in flat for key in settings if key.startswith(scoring)):
+        values[key] = [value_text(settings.get(key)) for settings in flat]
     differing = [f"{key} {' and '.join(dict.fromkeys(each))}" for key, each in values.items() if len(set(each)) > 1]
     return f"the runs differ in {', '.join(differing)}: their accuracies do not compare" if differing else None
 

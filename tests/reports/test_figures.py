@@ -73,12 +73,17 @@ def test_runs_on_other_data_are_noted(summaries):
     )
     resized = replace(changed(second, "data", name="cifar10", size=16), fingerprint="0" * 64)
     note = score_differences([first, resized])
-    assert f"data.size {first.config.data.size} and 16, dataset digits and cifar10" in note
+    assert "data.size null and 16, dataset digits and cifar10" in note
     rescored = changed(second, "evaluation", train_limit=50)
     note = score_differences([first, rescored])
-    assert note == "the runs differ in evaluation.train_limit None and 50: their accuracies do not compare"
+    assert note == "the runs differ in evaluation.train_limit null and 50: their accuracies do not compare"
+    probe = first.config.evaluation.linear
+    probed = changed(second, "evaluation", linear=replace(probe, epochs=probe.epochs + 1))
+    assert score_differences([first, probed]) == (
+        f"the runs differ in evaluation.linear.epochs {probe.epochs} and {probe.epochs + 1}: their accuracies do not compare"
+    )
     note = score_differences([first, replace(rescored, fingerprint="0" * 64)])
-    assert f"fingerprint {first.fingerprint[:12]} and 000000000000, evaluation.train_limit None and 50" in note
+    assert f"fingerprint {first.fingerprint[:12]} and 000000000000, evaluation.train_limit null and 50" in note
 
 
 def test_marks_of_twenty_systems_differ_in_shape_or_fill():

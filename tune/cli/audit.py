@@ -52,6 +52,7 @@ def audit(
 
         work["work"] = in_tasks(workers)
     for directory in directories:
+        echo(f"{directory}: training and attacks of the first client begin, a line follows for each", err=True)
         rows, notes = audit_run(
             directory,
             attacks,
