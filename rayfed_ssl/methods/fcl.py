@@ -57,11 +57,9 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Upload:
+class Upload(fedavg.Upload):
     """What a client reveals: query and momentum model, sample count, and features of its encrypted images."""
 
-    weights: Weights = sent("weights", summed=True, release="difference")
-    num_samples: int = sent("statistics", weight=True)
     features: Tensor | None = sent("representations", private=True, held=True, default=None)
 
 

@@ -63,11 +63,9 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Upload:
+class Upload(fedavg.Upload):
     """What a client reveals: weights, its number of samples, and the second moments of its projections, R_k."""
 
-    weights: Weights = sent("weights", summed=True, release="difference")
-    num_samples: int = sent("statistics", weight=True)
     correlation: Tensor | None = sent("correlation matrix", held=True, release="value", default=None)
 
 

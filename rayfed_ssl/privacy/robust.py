@@ -16,15 +16,16 @@ from functools import reduce
 from typing import Any
 
 import torch
-from scipy.stats import hypergeom
 from torch import Tensor
 
 from rayfed_ssl.adversaries.adversary import Adversary, Numbers
 from rayfed_ssl.aggregation.robust.eminspector import EmInspector
+from rayfed_ssl.aggregation.robust.geometry import from_combination
 from rayfed_ssl.aggregation.robust.rule import CoordinateRule, GramRule, Rule
 from rayfed_ssl.aggregation.weighted_mean import PIECE, weighted_mean
 from rayfed_ssl.method import Client, Declared, Metrics, Server, Task, Weights, one_by_one
 from rayfed_ssl.privacy.client_level import map_fields, with_variances
+from rayfed_ssl.privacy.secure_sum import drawn_among
 from rayfed_ssl.privacy.wrapper import Wrapper
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_statistic
@@ -154,12 +155,11 @@ def combine(
     if isinstance(rule, GramRule) and (deviation := rule.deviation(mixed)):
         for name in trained:
             z[name] = z[name] + deviation * torch.randn(z[name].shape, generator=random)
-    distances = (gram.diagonal() - 2 * gram @ shares + shares @ gram @ shares).clamp(min=0).sqrt()
-    return received | z, shares, distances
+    return received | z, shares, from_combination(gram, shares).clamp(min=0).sqrt()
 
 
 def _mean(received: Weights, weights: Sequence[Weights], names: Sequence[str], shares: Tensor) -> Weights:
-    """W + sum_k a_k (w_k - w); what has no share is left out."""
+    """Move from w by sum_k a_k (w_k - w); what has no share is left out."""
     if not names:
         return {}
     rest = 1 - float(shares.sum())
@@ -221,7 +221,7 @@ class Hostile(_Around):
         notes = [f"hostile clients ({type(self.adversary).__name__}, from round {self.adversary.from_round}): {listed}"]
         if isinstance(self.method, Robust):
             taken = self.method.rule.hostile
-            more = float(hypergeom.sf(taken, task.num_clients, len(self.ids), task.cohort_size))
+            more = sum(drawn_among(task.num_clients, len(self.ids), task.cohort_size)[taken + 1 :])
             if more > 0:
                 notes.append(
                     f"a round has more than robust.hostile={taken} hostile clients with a probability of {more:.2g}: the "

@@ -84,7 +84,7 @@ def num_neighbors(cohort: int) -> int:
     for k in range(2, cohort - 1, 2):
         # A ring falls apart where two runs of k / 2 successive clients are missing: a union bound over all pairs.
         disconnected = cohort * (cohort - k - 1) * perm(corrupt + dropped, k) / (2 * perm(cohort, k))
-        listening, left = (_neighbors_among(cohort, number, k) for number in (corrupt, cohort - dropped))
+        listening, left = (drawn_among(cohort, number, k) for number in (corrupt, cohort - dropped))
         if disconnected < insecure and any(
             sum(listening[t:]) <= insecure / cohort and sum(left[:t]) < failed / cohort for t in range(1, k + 1)
         ):
@@ -92,7 +92,7 @@ def num_neighbors(cohort: int) -> int:
     return cohort - 1
 
 
-def _neighbors_among(cohort: int, number: int, k: int) -> list[float]:
+def drawn_among(cohort: int, number: int, k: int) -> list[float]:
     """Probabilities that 0 to k of k random clients are among some number of them."""
     return [comb(number, i) * comb(cohort - number, k - i) / comb(cohort, k) for i in range(k + 1)]
 

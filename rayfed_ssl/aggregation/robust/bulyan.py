@@ -19,7 +19,7 @@ class Bulyan(CoordinateRule):
 
     @property
     def least(self) -> int:
-        """N >= 4 f + 3."""
+        """A round has at least 4 f + 3 uploads."""
         return 4 * self.hostile + 3
 
     def rows(self, gram: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from rayfed_ssl.aggregation.robust.rule import GramRule, lengths
+from rayfed_ssl.aggregation.robust.geometry import from_combination, lengths, shares_within
+from rayfed_ssl.aggregation.robust.rule import GramRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class CenteredClipping(GramRule):
         number = len(gram)
         center = torch.zeros(number, dtype=torch.float64)
         for _ in range(self.steps):
-            apart = gram.diagonal() - 2 * gram @ center + center @ gram @ center
+            apart = from_combination(gram, center)
             shares = (self.radius / apart.clamp(min=1e-300).sqrt()).clamp(max=1.0)
             center = center * (1 - shares.mean()) + shares / number
         return center
@@ -49,4 +50,4 @@ class NormBound(GramRule):
         """The mean of x_k min(1, c / ||x_k||)."""
         long = lengths(gram)
         bound = self.length or float(long.quantile(self.quantile))
-        return (bound / long.where(long > 0, 1.0)).clamp(max=1.0) / len(gram)
+        return shares_within(long, bound) / len(gram)

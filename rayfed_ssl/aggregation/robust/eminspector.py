@@ -12,7 +12,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.aggregation.robust.rule import Rule, even
+from rayfed_ssl.aggregation.robust.geometry import even
+from rayfed_ssl.aggregation.robust.rule import Rule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from rayfed_ssl.aggregation.robust.rule import GramRule, lengths
+from rayfed_ssl.aggregation.robust.geometry import lengths, shares_within
+from rayfed_ssl.aggregation.robust.rule import GramRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,7 @@ class FLAME(GramRule):
         inside = torch.tensor(clusters >= 0)
         if not inside.any():
             inside = torch.ones(len(gram), dtype=torch.bool)
-        shares = (long.quantile(0.5) / long.where(long > 0, 1.0)).clamp(max=1.0)
-        return inside.double() * shares / inside.sum()
+        return inside.double() * shares_within(long, long.quantile(0.5)) / inside.sum()
 
     def deviation(self, gram: Tensor) -> float:
         """Lambda S."""

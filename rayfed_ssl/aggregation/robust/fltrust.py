@@ -10,7 +10,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from rayfed_ssl.aggregation.robust.rule import GramRule, lengths
+from rayfed_ssl.aggregation.robust.geometry import lengths
+from rayfed_ssl.aggregation.robust.rule import GramRule
 
 
 @dataclass(frozen=True, kw_only=True)

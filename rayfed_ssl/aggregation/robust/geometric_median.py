@@ -9,6 +9,7 @@ from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from rayfed_ssl.aggregation.robust.geometry import from_combination
 from rayfed_ssl.aggregation.robust.rule import GramRule
 
 
@@ -25,7 +26,6 @@ class GeometricMedian(GramRule):
         """w_k = 1 / max(nu, ||z - x_k||), z = sum w_k x_k / sum w_k."""
         weights = torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
         for _ in range(self.steps):
-            apart = gram.diagonal() - 2 * gram @ weights + weights @ gram @ weights
-            weights = 1 / apart.clamp(min=self.smoothing**2).sqrt()
+            weights = 1 / from_combination(gram, weights).clamp(min=self.smoothing**2).sqrt()
             weights = weights / weights.sum()
         return weights

@@ -5,12 +5,15 @@ A score is the sum of squared distances to the n - f - 2 nearest others, as in t
 their mean.
 """
 
+from typing import ClassVar
+
 import torch
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from rayfed_ssl.aggregation.robust.rule import GramRule, distances, even
+from rayfed_ssl.aggregation.robust.geometry import distances, even
+from rayfed_ssl.aggregation.robust.rule import GramRule
 
 
 def scores(gram: Tensor, hostile: int) -> Tensor:
@@ -29,7 +32,7 @@ class MultiKrum(GramRule):
 
     @property
     def least(self) -> int:
-        """N >= 2 f + 3."""
+        """A round has at least 2 f + 3 uploads."""
         return 2 * self.hostile + 3
 
     def weights(self, gram: Tensor) -> Tensor:
@@ -39,14 +42,7 @@ class MultiKrum(GramRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Krum(GramRule):
+class Krum(MultiKrum):
     """Take the upload that is nearest to its neighbors."""
 
-    @property
-    def least(self) -> int:
-        """N >= 2 f + 3."""
-        return 2 * self.hostile + 3
-
-    def weights(self, gram: Tensor) -> Tensor:
-        """The upload with the smallest score."""
-        return even(scores(gram, self.hostile).argsort(stable=True)[:1], len(gram))
+    chosen: ClassVar = 1  # type: ignore[misc]

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from rayfed_ssl.aggregation.robust.geometry import distances, lengths, shares_within
+
 
 def nearest_neighbors(gram: Tensor, hostile: int, generator: torch.Generator) -> Tensor:
     """NNM: rows are means of the n - f nearest [n, n]."""
-    squares = gram.diagonal()
-    order = (squares[:, None] + squares[None, :] - 2 * gram).argsort(dim=1, stable=True)
+    order = distances(gram).argsort(dim=1, stable=True)
     count = len(gram) - hostile
     return torch.zeros_like(gram).scatter_(1, order[:, :count], 1 / count)
 
@@ -32,11 +33,9 @@ def buckets(gram: Tensor, hostile: int, generator: torch.Generator) -> Tensor:
 
 def clipped(gram: Tensor, hostile: int, generator: torch.Generator) -> Tensor:
     """ARC: a diagonal [n, n] that brings the longest to the length of the next."""
-    number = len(gram)
-    lengths = gram.diagonal().clamp(min=0).sqrt()
-    order = lengths.argsort(descending=True, stable=True)
-    bound = lengths[order[2 * hostile * (number - hostile) // number]]
-    return torch.diag((bound / lengths.where(lengths > 0, 1.0)).clamp(max=1.0))
+    number, norms = len(gram), lengths(gram)
+    order = norms.argsort(descending=True, stable=True)
+    return torch.diag(shares_within(norms, norms[order[2 * hostile * (number - hostile) // number]]))
 
 
 MIXTURES: Mapping[str, Callable[[Tensor, int, torch.Generator], Tensor]] = {

@@ -81,21 +81,3 @@ class CoordinateRule(Rule):
     @abstractmethod
     def combine(self, values: Tensor) -> Tensor:
         """Give z [p] from the uploads' values [n, p], both float64."""
-
-
-def distances(gram: Tensor) -> Tensor:
-    """Squared distances ||x_i - x_j||^2 [n, n] from G."""
-    squares = gram.diagonal()
-    return (squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0)
-
-
-def lengths(gram: Tensor) -> Tensor:
-    """Norms ||x_k|| [n] from G."""
-    return gram.diagonal().clamp(min=0).sqrt()
-
-
-def even(rows: Tensor, number: int) -> Tensor:
-    """Weights [n] of a plain mean of some rows."""
-    weights = torch.zeros(number, dtype=torch.float64)
-    weights[rows] = 1 / len(rows)
-    return weights

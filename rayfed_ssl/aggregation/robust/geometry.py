@@ -1,0 +1,32 @@
+"""Lengths and distances of uploads and of their combinations, from their inner products G [n, n] alone."""
+
+import torch
+from torch import Tensor
+
+
+def distances(gram: Tensor) -> Tensor:
+    """Squared distances ||x_i - x_j||^2 [n, n]."""
+    squares = gram.diagonal()
+    return (squares[:, None] + squares[None, :] - 2 * gram).clamp(min=0)
+
+
+def from_combination(gram: Tensor, weights: Tensor) -> Tensor:
+    """Squared distances ||x_k - sum_j a_j x_j||^2 [n], below 0 by rounding at most."""
+    return gram.diagonal() - 2 * gram @ weights + weights @ gram @ weights
+
+
+def lengths(gram: Tensor) -> Tensor:
+    """Norms ||x_k|| [n]."""
+    return gram.diagonal().clamp(min=0).sqrt()
+
+
+def shares_within(norms: Tensor, bound: Tensor | float) -> Tensor:
+    """Factors [n] that bring norms to a bound at most; 1 of what is 0."""
+    return (bound / norms.where(norms > 0, 1.0)).clamp(max=1.0)
+
+
+def even(rows: Tensor, number: int) -> Tensor:
+    """Weights [n] of a plain mean of some rows."""
+    weights = torch.zeros(number, dtype=torch.float64)
+    weights[rows] = 1 / len(rows)
+    return weights
