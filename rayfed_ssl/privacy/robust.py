@@ -191,12 +191,17 @@ def _by_coordinate(
 
 
 def _pieces(received: Weights, weights: Sequence[Weights], names: Sequence[str]) -> Iterator[Tensor]:
-    """Differences from what was received, some numbers of all uploads at once, float64 [n, p]."""
+    """Differences of several tensors from what was received, float64 [n, p]."""
     for name in names:
-        origin, ends = received[name].reshape(-1), [tree[name].reshape(-1) for tree in weights]
-        for start in range(0, len(origin), PIECE):
-            part = slice(start, start + PIECE)
-            yield torch.stack([end[part].double() for end in ends]) - origin[part].double()
+        yield from _differences(received[name], [tree[name] for tree in weights])
+
+
+def _differences(origin: Tensor, ends: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Differences of n tensors from their origin, some numbers of all at once, float64 [n, p]."""
+    start, flat = origin.reshape(-1), [end.reshape(-1) for end in ends]
+    for first in range(0, len(start), PIECE):
+        part = slice(first, first + PIECE)
+        yield torch.stack([end[part].double() for end in flat]) - start[part].double()
 
 
 def _at(message: Any, field: str) -> Any:
@@ -233,12 +238,12 @@ class Hostile(_Around):
         """Replace hostile uploads, then aggregate; reports how many of the two kinds a rule gave no weight."""
         held = dict(uploads.items())
         hostile = [client_id for client_id in held if client_id in self.ids]
-        honest = [upload for client_id, upload in held.items() if client_id not in self.ids]
+        honest = [dict(leaves(upload)) for client_id, upload in held.items() if client_id not in self.ids]
         acts = server.round >= self.adversary.from_round and bool(honest or not self.adversary.sees_honest)
         for client_id in hostile if acts else ():
             seed = derive_seed(server.task.seed, Purpose.ADVERSARY, round=server.round, participant=client_id)
-            download = self.method.download(state, client_id)
-            held[client_id] = self._forged(held[client_id], honest, download, len(held), len(hostile), generator(seed))
+            received, counts = dict(leaves(self.method.download(state, client_id))), (len(held), len(hostile))
+            held[client_id] = self._forged(held[client_id], honest, received, counts, generator(seed))
         after, metrics = self.method.update_server(state, held, server)
         dropped = [client_id for client_id in held if metrics.get(f"{WEIGHT}{client_id}") == 0]
         if any(name.startswith(WEIGHT) for name in metrics):
@@ -247,37 +252,36 @@ class Hostile(_Around):
         return after, metrics
 
     def _forged(
-        self, upload: Any, honest: Sequence[Any], download: Any, number: int, hostile: int, draws: torch.Generator
+        self,
+        upload: Any,
+        honest: Sequence[Mapping[str, Any]],
+        received: Mapping[str, Any],
+        counts: tuple[int, int],
+        draws: torch.Generator,
     ) -> Any:
-        received, others = dict(leaves(download)), [dict(leaves(one)) for one in honest]
+        """Make what is sent of an upload; honest ones and the download by path, `counts` of all and of hostile uploads."""
         own = {path: leaf for path, leaf in leaves(upload) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
         rows = {p: v if "/weights/" in p or v.dim() < 2 else self.adversary.rearrange(v, draws) for p, v in own.items()}
+        zeros = {path: torch.zeros((), dtype=leaf.dtype).expand(leaf.shape) for path, leaf in own.items()}
+        origins = {path: received.get(path, zeros[path]) if "/weights/" in path else zeros[path] for path in own}
 
         def pieces(path: str) -> Iterator[Numbers]:
-            origin = received.get(path, torch.zeros(())) if "/weights/" in path else torch.zeros(())
-            alike = [one[path] for one in others if getattr(one.get(path), "shape", None) == own[path].shape]
-            zero = origin.reshape(-1).double().expand(own[path].numel())
-            flat = [value.reshape(-1) for value in (rows[path], *alike)]
-            for start in range(0, len(zero), PIECE):
-                part = slice(start, start + PIECE)
-                mine, *theirs = (value[part].double() - zero[part] for value in flat)
-                yield Numbers(mine, torch.stack(theirs) if theirs else mine.new_empty(0, len(mine)))
+            alike = [one[path] for one in honest if getattr(one.get(path), "shape", None) == own[path].shape]
+            for piece in _differences(origins[path], [rows[path], *alike]):
+                yield Numbers(piece[0], piece[1:])
 
         def every(paths: Sequence[str]) -> Callable[[], Iterator[Numbers]]:
             return lambda: (piece for path in paths for piece in pieces(path) if len(piece.honest))
 
-        strength = self.adversary.strength(every([p for p in own if not is_statistic(p)]), number, hostile)
+        strength = self.adversary.strength(every([p for p in own if not is_statistic(p)]), *counts)
         forged: dict[int, Tensor] = {}
         for path, leaf in own.items():
-            if self.adversary.sees_honest and not any(one.get(path) is not None for one in others):
-                continue
             sent = [
                 self.adversary.forge(piece, strength, draws)
                 if len(piece.honest) or not self.adversary.sees_honest
                 else piece.own
                 for piece in pieces(path)
             ]
-            origin = received[path].double() if "/weights/" in path and path in received else 0.0
-            value = torch.cat(sent).view(leaf.shape) + origin
+            value = torch.cat(sent).view(leaf.shape) + origins[path].double()
             forged[id(leaf)] = (value.clamp(min=0) if path.endswith("running_var") else value).to(leaf.dtype)
         return map_leaves(lambda leaf: forged.get(id(leaf), leaf), upload)
