@@ -1,5 +1,7 @@
 """The actor that runs clients' steps, one after the other; nothing in it survives a call."""
 
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +22,17 @@ from rayfed_ssl.trees import Flat, flatten
 
 @dataclass(frozen=True)
 class ClientStep:
-    """What a client's step needs besides the configuration; the download has refs in the place of its parts."""
+    """What a client's step needs besides the configuration; the download has refs in the place of its parts.
+
+    `is_killed` has the actor die once the step is done, as `--inject kill-actor` asks.
+    """
 
     round: int
     client: int
     download: Any
     state: Stored | None
     epochs: int | None = None
+    is_killed: bool = False
 
 
 class ClientActor(FederationActor):
@@ -57,6 +63,8 @@ class ClientActor(FederationActor):
                 uploads.append(None)
                 reports.append(error)
             else:
+                if step.is_killed:
+                    os.kill(os.getpid(), signal.SIGKILL)
                 uploads.append(flatten(result.upload))
                 reports.append(report)
         return [uploads, reports]

@@ -22,6 +22,7 @@ from actors.dispatch.server import RestartedServer
 from actors.dispatch.starts import wait_for_all, wait_until_ready
 from actors.errors import ActorError, ClusterError, UploadLostError
 from actors.federation_actor import hardware_warning, local_versions
+from actors.injection import Kill, due_kills
 from actors.object_store import UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
 from actors.server_actor import ServerActor
@@ -59,10 +60,12 @@ class RayExecutor:
         federation: Federation,
         *,
         address: str | None = None,
+        kills: Iterable[Kill] = (),
         on_ray_death: Callable[[str], None] | None = None,
     ) -> None:
         self.retries = 0
         self._federation, self._engine = federation, federation.config.engine
+        self.kills = due_kills(kills, federation)
         self._uploads: dict[int, ItemRef] = {}
         self._ahead: dict[tuple[int, int], tuple[ClientReport, ItemRef]] = {}
         self._failed = set[int]()
@@ -136,7 +139,7 @@ class RayExecutor:
         self._uploads = {client: upload for client, (_, upload) in done.items()}
         reports = [report for report, _ in done.values()]
         for report in reports:
-            self._deliver(state.round, report, listener)
+            listener.on_client(report)
         rounds = {client: state.round for client in cohort if client not in done}
         if rounds:
             rounds = {**self._rounds_ahead(state.round, listener.quarantined), **rounds}
@@ -149,13 +152,10 @@ class RayExecutor:
                     listener.on_dropped(self._drop(state.round, result))
             elif (round := rounds[result.client]) == state.round:
                 reports.append(result)
-                self._deliver(round, result, listener)
+                listener.on_client(result)
             else:
                 self._ahead[round, result.client] = result, self._uploads.pop(result.client)
         return tuple(sorted(reports, key=lambda report: report.client))
-
-    def _deliver(self, round: int, report: ClientReport, listener: Listener) -> None:
-        listener.on_client(report)
 
     def _rounds_ahead(self, round: int, quarantined: Collection[int]) -> dict[int, int]:
         """Choose later rounds' steps, one for each actor, as all that is not committed is lost when the run ends."""
@@ -177,7 +177,9 @@ class RayExecutor:
             )
 
         def submit(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
-            return self._submit(actor, [self._step(state, rounds[item.key], item.key) for item in items], directory)
+            steps = [self._step(state, rounds[item.key], item.key) for item in items]
+            refs: Sequence[ObjectRef[Any]] = actor.update_clients.options(num_returns=2).remote(steps, directory)
+            return refs
 
         servers = {client: server_of(self._federation, state, round, client) for client, round in rounds.items()}
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -198,13 +200,10 @@ class RayExecutor:
             self._downloads = {}
 
     def _step(self, state: RunState, round: int, client_id: int) -> ClientStep:
-        epochs = self._federation.scheduled_epochs(round, client_id)
-        return ClientStep(round, client_id, self._downloads[client_id], state.clients.get(client_id), epochs)
-
-    def _submit(self, actor: Any, steps: Sequence[ClientStep], directory: Directory) -> Sequence[ObjectRef[Any]]:
-        call = actor.update_clients.options(num_returns=2)
-        refs: Sequence[ObjectRef[Any]] = call.remote(steps, directory)
-        return refs
+        download, client_state = self._downloads[client_id], state.clients.get(client_id)
+        epochs, is_killed = self._federation.scheduled_epochs(round, client_id), self.kills[round, client_id] > 0
+        self.kills[round, client_id] -= is_killed
+        return ClientStep(round, client_id, download, client_state, epochs, is_killed)
 
     def _record(self, round: int, result: Completed | Failed) -> ClientReport | Failed:
         """Keep the ref to the upload, which stays in the object store."""
@@ -232,8 +231,9 @@ class RayExecutor:
 
     def _items(self, round: int, rounds: Mapping[int, int]) -> list[WorkItem]:
         items = client_items(rounds, self._sizes, self._seconds, self._sent)
-        # A later round's step shares no call with this round's, which would fail with it.
-        return [item if rounds[item.key] == round else replace(item, seconds=None) for item in items]
+        # A later round's step, or one whose actor is killed, shares no call with others, which would fail with it.
+        apart = {client for client, later in rounds.items() if later != round or self.kills[later, client]}
+        return [replace(item, seconds=None) if item.key in apart else item for item in items]
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
@@ -260,11 +260,8 @@ class RayExecutor:
         return replace(report, again=reports, dropped=dropped)
 
     def _update(self, server: Any, state: RunState, directory: Directory) -> Any:
-        return self._health.get(server.update.remote(*self._server_arguments(state, directory)))
-
-    def _server_arguments(self, state: RunState, directory: Directory) -> tuple[Any, ...]:
         starts = starts_of(self._federation, state, sorted(self._uploads))
-        return state.round, state.server, self._uploads, directory, starts
+        return self._health.get(server.update.remote(state.round, state.server, self._uploads, directory, starts))
 
     def _train_again(self, state: RunState, client_id: int, directory: Directory) -> ClientReport | Dropped:
         """Compute a lost upload again, or drop its client as `_drop` does, unless no other is left."""

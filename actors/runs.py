@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from actors.injection import Kill, due_kills
 from rayfed_ssl import runs
 from rayfed_ssl.capacity.client_cost import check_memory
 from rayfed_ssl.config.recipes import Setting
@@ -12,8 +13,6 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.faults.injection import FaultyLocalExecutor
-from rayfed_ssl.faults.schedule import FAULT_KINDS, LOCAL_KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.runs import Result
 
 
@@ -21,30 +20,28 @@ def make_executor(
     federation: Federation,
     *,
     address: str | None = None,
-    faults: Sequence[Fault | RandomFaults] = (),
+    kills: Sequence[Kill] = (),
     on_ray_death: Callable[[str], None] | None = None,
 ) -> Executor:
-    """Make the executor that `engine.executor` names; a local one loads no Ray. Arguments as in `FaultyRayExecutor`."""
+    """Make the executor that `engine.executor` names; a local one loads no Ray. Arguments as in `RayExecutor`."""
     if federation.config.engine.executor == "local":
-        check_fits(federation, address)
-        return FaultyLocalExecutor(federation, faults=faults) if faults else LocalExecutor(federation)
-    if faults:
-        from actors.fault_injection import FaultyRayExecutor
-
-        return FaultyRayExecutor(federation, address=address, faults=faults, on_ray_death=on_ray_death)
+        check_fits(federation, address, kills)
+        return LocalExecutor(federation)
     from actors.executor import RayExecutor
 
-    return RayExecutor(federation, address=address, on_ray_death=on_ray_death)
+    return RayExecutor(federation, address=address, kills=kills, on_ray_death=on_ray_death)
 
 
-def check_fits(federation: Federation, address: str | None = None, faults: Sequence[Fault | RandomFaults] = ()) -> None:
+def check_fits(federation: Federation, address: str | None = None, kills: Sequence[Kill] = ()) -> None:
     """Raise ConfigError or ClusterError where a run cannot fit the machine; a Ray that runs elsewhere is asked later.
 
-    A ConfigError says, too, which of the faults can never happen.
+    A ConfigError says, too, which of the kills can never happen.
     """
     config = federation.config
-    Faults(faults, config.rounds, federation.cohort, LOCAL_KINDS if config.engine.executor == "local" else FAULT_KINDS)
+    due_kills(kills, federation)
     if config.engine.executor == "local":
+        if kills:
+            raise ConfigError(f"--inject {kills[0]}: it needs engine.executor=ray, got local")
         if address is not None:
             raise ConfigError(
                 "--address names a Ray, which engine.executor=local does not use: leave one of the two out"
@@ -66,14 +63,14 @@ def run(
     *,
     observer: Observer | None = None,
     address: str | None = None,
-    faults: Sequence[Fault | RandomFaults] = (),
+    kills: Sequence[Kill] = (),
 ) -> Result:
     """`rayfed_ssl.run` on Ray, unless `engine.executor=local`; `ClusterError` if Ray does not start or is too small.
 
     `directory` must be on a disk that all machines share. `address` is a Ray to join, "host:port" or "auto"; None starts
-    one, unless this process has one already. `rayfed_ssl.faults.schedule.parse_fault` reads `faults`.
+    one, unless this process has one already. `kills` are actors to kill on the way (`actors.injection`).
     """
-    executor = partial(make_executor, address=address, faults=faults)
+    executor = partial(make_executor, address=address, kills=kills)
     return runs.run(config, directory, observer=observer, executor=executor)
 
 
@@ -84,8 +81,8 @@ def resume(
     round: int | None = None,
     trust: bool = False,
     address: str | None = None,
-    faults: Sequence[Fault | RandomFaults] = (),
+    kills: Sequence[Kill] = (),
 ) -> Result:
     """`rayfed_ssl.resume` on Ray, unless `engine.executor=local`; arguments as in `run`."""
-    executor = partial(make_executor, address=address, faults=faults)
+    executor = partial(make_executor, address=address, kills=kills)
     return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor, trust=trust)

@@ -2,8 +2,8 @@
 
     uv run python benchmarks/faults.py [--rounds 200] [--rate 0.1] [--kills 4] [--seed 7] [KEY=VALUE]...
 
-Both runs go through the command line, in processes of their own. The disturbed one meets random faults of all kinds that
-a run survives, and in its first half its driver is killed by SIGKILL; a fresh process resumes it each time. Memory is the
+Both runs go through the command line, in processes of their own. In the disturbed one, actors are killed in random rounds
+and the driver in its first half, all by SIGKILL; a fresh process resumes it each time. Memory is the
 sum of the proportional set sizes of the driver, Ray's processes and the actors; its slope over rounds is that of a line by
 least squares through the second half, with its standard error; scoring after the last round is left out.
 """
@@ -17,12 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import psutil
+
+from rayfed_ssl.records.run_record import RunRecord
 
 SETTINGS = [
     "method=fedema",
@@ -101,8 +102,8 @@ def rounds_done(directory: Path) -> int:
         return 0
 
 
-def play(words: list[str], directory: Path, measured: Measured) -> int:
-    """Run the command line in a process, measure it, and return its exit code."""
+def play(words: list[str], directory: Path, measured: Measured, kill_after: int | None = None) -> int:
+    """Run the command line in a process, measure it, kill it after a round, and return its exit code."""
     start = time.monotonic()
     driver = subprocess.Popen([sys.executable, "-m", "tune.cli", *words], stdout=subprocess.DEVNULL)
     over, root = threading.Event(), psutil.Process(driver.pid)
@@ -113,8 +114,11 @@ def play(words: list[str], directory: Path, measured: Measured) -> int:
                 groups = memory_of(root)
             except psutil.Error:
                 return
+            done = rounds_done(directory)
             if groups["actors"]:
-                measured.memory.append((rounds_done(directory), *(groups[name] for name in GROUPS)))
+                measured.memory.append((done, *(groups[name] for name in GROUPS)))
+            if kill_after is not None and done >= kill_after:
+                driver.kill()
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -127,16 +131,16 @@ def play(words: list[str], directory: Path, measured: Measured) -> int:
 
 
 def disturbed(settings: list[str], directory: Path, options: argparse.Namespace) -> Measured:
-    """Run with random faults, and kill and resume the driver on the way."""
+    """Run with random deaths of actors, and kill and resume the driver on the way."""
     measured = Measured()
-    faults = ["--inject", f"random:rate={options.rate},seed={options.seed}"]
+    rounds = np.flatnonzero(np.random.default_rng(options.seed).random(options.rounds) < options.rate) + 1
+    faults = [word for round in rounds for word in ("--inject", f"kill-actor:round={round}")]
     kills = [round(options.rounds * (k + 1) / (2 * options.kills + 1)) for k in range(options.kills)]
     begin = ["run", *settings, "--out", str(directory), "--quiet"]
     for kill in (*kills, None):
-        more = [] if kill is None else ["--inject", f"kill-driver:round={kill}"]
-        code = play([*begin, *faults, *more], directory, measured)
+        code = play([*begin, *faults], directory, measured, kill)
         if code != (0 if kill is None else -signal.SIGKILL):
-            raise SystemExit(f"the driver that should die in round {kill} ended with {code}")
+            raise SystemExit(f"the driver that should die after round {kill} ended with {code}")
         begin = ["resume", str(directory), "--quiet"]
     return measured
 
@@ -173,10 +177,8 @@ def main() -> None:
         print(
             f"| {what} | {measured.seconds:.0f} | {measured.processes} | {memory} | {slope:+.3f} ± {error:.3f} | {state} |"
         )
-    injected = Counter(row["kind"] for row in json.loads((place / "wild" / "run.json").read_text())["faults"])
-    print(
-        f"\n{sum(injected.values())} faults: " + ", ".join(f"{count} {kind}" for kind, count in injected.most_common())
-    )
+    retries = [row["value"] for row in RunRecord.open(place / "wild").metrics if row["name"] == "retries"]
+    print(f"\n{sum(retries):.0f} steps repeated")
     same = final_state(place / "calm") == final_state(place / "wild")
     print("the same bits" if same else "OTHER BITS")
     shutil.rmtree(place)

@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import rich.progress
 from rich.console import Console
@@ -156,9 +155,6 @@ class RunProgress(Observer):
         self._done += 1
         self._print(f"  left out: client {dropped.client}: {dropped.reason}", style="yellow")
         self._update()
-
-    def on_fault(self, fault: str, row: Mapping[str, Any]) -> None:
-        self._print(f"  injected: {fault}", style="magenta")
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         metrics = outcome.server.metrics

@@ -5,10 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -27,8 +25,6 @@ from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.phase_timer import PHASES
 from rayfed_ssl.engine.round_loop import ClientError, Observer
 from rayfed_ssl.engine.run_watch import RunWarning
-from rayfed_ssl.faults.injection import FaultyLocalExecutor
-from rayfed_ssl.faults.schedule import parse_fault
 from rayfed_ssl.models import precision
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import summarize
@@ -276,16 +272,6 @@ def test_resuming_until_a_finished_round_changes_nothing(longer: Result, tmp_pat
     resume(tmp_path / "run")
     assert resume(tmp_path / "run", until=1).record.manifest.finished is not None
     assert facts(tmp_path / "run") == facts(longer.directory)
-
-
-def test_a_fault_of_a_later_round_is_not_reported_as_missed(longer: Result, tmp_path: Path):
-    slow = [parse_fault("slow:round=2,seconds=0")]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run(longer.record.config(), tmp_path / "run", executor=partial(FaultyLocalExecutor, faults=slow), until=1)
-    gone = [parse_fault("slow:round=1,seconds=0")]
-    with pytest.warns(RuntimeWarning, match=r"--inject slow:round=1,.* did not happen"):
-        resume(tmp_path / "run", executor=partial(FaultyLocalExecutor, faults=gone), until=2)
 
 
 DAMAGED = {

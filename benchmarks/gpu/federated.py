@@ -1,10 +1,11 @@
 """Whole federated runs: the same hash on any number of actors and after a kill, and cells of the papers' tables."""
 
 import multiprocessing
+import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,7 @@ from typing import Any
 from benchmarks.gpu.meters import peak_memory
 from benchmarks.gpu.setting import Outcome, Row, Setting
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.faults.injection import FaultyLocalExecutor
-from rayfed_ssl.faults.schedule import Fault
+from rayfed_ssl.engine.round_loop import ClientReport, Observer
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.runs import Result, resume, run
@@ -74,8 +74,18 @@ def hash_after_kill(setting: Setting) -> Outcome:
 
 def run_to_kill(config: dict[str, Any], directory: Path) -> None:
     """Run until this process kills itself, after a client of round 2 is done."""
-    faults = [Fault("kill-driver", KILLED_IN)]
-    run(Config.load(config), directory, executor=partial(FaultyLocalExecutor, faults=faults))
+
+    class Killing(Observer):
+        round = 0
+
+        def on_round(self, round: int, cohort: Sequence[int]) -> None:
+            self.round = round
+
+        def on_client(self, report: ClientReport) -> None:
+            if self.round == KILLED_IN:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    run(Config.load(config), directory, observer=Killing())
 
 
 def cell(setting: Setting, name: str, seconds: float) -> Outcome:

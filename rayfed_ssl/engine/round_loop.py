@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from rayfed_ssl.clock.schedule import Schedule
 from rayfed_ssl.engine.background_writer import BackgroundWriter
@@ -113,9 +113,6 @@ class Observer:
     def on_dropped(self, dropped: Dropped) -> None:
         """A client of the cohort is left out of the round."""
 
-    def on_fault(self, fault: str, row: Mapping[str, Any]) -> None:
-        """An injected fault is about to happen: as `--inject` has it, and as its row in run.json."""
-
     def on_server(self, report: ServerReport) -> None:
         """The server's step is done."""
 
@@ -160,11 +157,6 @@ class Listener:
         self.writer.wait()
         self.dropped[dropped.client] = dropped
         self.observer.on_dropped(dropped)
-
-    def on_fault(self, fault: str, row: Mapping[str, Any]) -> None:
-        """An injected fault is about to happen, which may end this process."""
-        self.writer.wait()
-        self.observer.on_fault(fault, row)
 
     def on_warning(self, message: str) -> None:
         """Something went wrong that does not stop the run."""

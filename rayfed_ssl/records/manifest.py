@@ -125,7 +125,6 @@ class RunManifest(_Model):
         fingerprint: Digests of fixed computations where clients' steps ran, by operation.
         seeds: Derived seeds, to compare implementations by.
         break_even: FLESD's Eq. 11, where representations are sent.
-        faults: Injected faults.
         starts: What was measured of each architecture before round 1, scores in [0, 1].
         warnings: What a run warned of while it went on.
         seconds: Wall time by phase (`engine.phase_timer`) of the last process that ran it, to the end or to a pause.
@@ -155,7 +154,6 @@ class RunManifest(_Model):
     checkpoints: str | None
     states_id: str | None = None
     signature: str | None = None
-    faults: list[dict[str, int | float | str | None]]
     starts: dict[str, dict[str, float]]
     warnings: list[RunWarning]
     seconds: dict[str, NonNegativeFloat] = Field({})
@@ -291,7 +289,6 @@ def describe(federation: Federation, arithmetic: Arithmetic) -> RunManifest:
         bits=bits_settings(arithmetic, config.engine),
         fingerprint=arithmetic.fingerprint,
         checkpoints=None,
-        faults=[],
         starts={},
         warnings=[],
         rounds=[],

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -280,11 +279,6 @@ class RunRecord(Observer):
     def add_warning(self, warning: RunWarning) -> None:
         """Write down a warning."""
         self.manifest.warnings.append(warning)
-        self.save()
-
-    def on_fault(self, fault: str, row: Mapping[str, Any]) -> None:
-        """Write down a fault before it happens, as it may end this process."""
-        self.manifest.faults.append(dict(row))
         self.save()
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:

@@ -13,12 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import ray
+from ray.exceptions import ObjectLostError
 
 from actors.cluster.connect import Cluster, start
-from actors.fault_injection import LostObject
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +86,22 @@ def killing(title: str, times: int) -> Iterator[list[int]]:
         thread.join()
 
 
+class Owner:
+    """Owns an object."""
+
+    def put(self) -> "list[ray.ObjectRef[Any]]":
+        return [ray.put(np.zeros(1))]
+
+
 @pytest.fixture(scope="session")
 def lost_ref(cluster: Cluster) -> "ray.ObjectRef[Any]":
-    """A ref to an object whose owner is gone."""
-    return LostObject().ref
+    """A ref to an object whose owner is gone, as after the death of a machine."""
+    owner: Any = ray.remote(num_cpus=0, max_restarts=0)(Owner).remote()
+    ref: ray.ObjectRef[Any] = ray.get(owner.put.remote())[0]
+    ray.kill(owner)
+    while True:
+        try:
+            ray.get(ref)
+        except ObjectLostError:
+            return ref
+        time.sleep(0.02)

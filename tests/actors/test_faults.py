@@ -1,13 +1,11 @@
 """Faults on Ray: the same results as without, or one line that says why not and a run that can be resumed."""
 
-import json
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +16,17 @@ import yaml
 
 from actors.cluster.connect import Cluster
 from actors.cluster.health import VITAL, Health
-from actors.errors import ActorError, ClusterError
+from actors.errors import ClusterError
 from actors.executor import RayExecutor
-from actors.fault_injection import FaultyRayExecutor, fail_driver
+from actors.injection import due_kills, parse_kill
+from actors.runs import check_fits
 from rayfed_ssl import Observer, runs
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.faults.injection import FaultyLocalExecutor
-from rayfed_ssl.faults.schedule import FAULT_KINDS, Faults, parse_fault
 from rayfed_ssl.records.run_record import RunRecord
 
 pytestmark = pytest.mark.ray
-
-SURVIVED = [
-    "kill-actor:round=1,client=0",
-    "lose-upload:round=1,client=1",
-    "slow:round=2,client=1,seconds=0.1",
-]
-SURVIVED_TWICE = [
-    "kill-actor:round=2,client=2,times=2",
-    "kill-server:round=2,times=2",
-    "lose-upload:round=2,client=1,times=2",
-    "full-store:round=1,client=2,times=2",
-]
 
 
 class Events(Observer):
@@ -65,29 +50,28 @@ class Events(Observer):
 
 
 class Runner:
-    """Runs of one federation on actors that stay between them."""
+    """Runs of one federation on actors that stay between them; `faults` is the file of its failing steps."""
 
     def __init__(self, federation: Federation) -> None:
         self.federation, self.config = federation, federation.config
-        self.executor = FaultyRayExecutor(federation)
+        self.executor = RayExecutor(federation)
+        self.faults: Path = federation.config.method.faults  # type: ignore[attr-defined]
 
-    def __call__(self, federation: Federation) -> RayExecutor:
-        return self.executor
+    def run(self, directory: Path, *kills: str, events: Observer | None = None) -> Any:
+        self.executor.kills = due_kills(map(parse_kill, kills), self.federation)
+        return runs.run(
+            self.config, directory, observer=events, executor=lambda _: self.executor, federation=self.federation
+        )
 
-    def run(self, directory: Path, *texts: str, events: Observer | None = None) -> Any:
-        self._arm(texts)
-        return runs.run(self.config, directory, observer=events, executor=self, federation=self.federation)
-
-    def resume(self, directory: Path, *texts: str, events: Observer | None = None) -> Any:
-        self._arm(texts)
-        return runs.resume(directory, observer=events, executor=self)
-
-    def _arm(self, texts: Sequence[str]) -> None:
-        self.executor.faults = Faults(map(parse_fault, texts), self.config.rounds, self.federation.cohort, FAULT_KINDS)
+    def resume(self, directory: Path, events: Observer | None = None) -> Any:
+        self.executor.kills.clear()
+        return runs.resume(directory, observer=events, executor=lambda _: self.executor)
 
 
 @pytest.fixture(scope="module")
-def make_runner(cluster: Cluster, open_tiny: Any) -> Iterator[Callable[..., Runner]]:
+def make_runner(
+    cluster: Cluster, open_tiny: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Runner]]:
     """Make a runner; its actors end with the module's tests."""
     close = RayExecutor.close
     with pytest.MonkeyPatch.context() as patch:
@@ -95,7 +79,10 @@ def make_runner(cluster: Cluster, open_tiny: Any) -> Iterator[Callable[..., Runn
         runners: list[Runner] = []
 
         def make(*options: str) -> Runner:
-            runners.append(Runner(open_tiny("fedema", "engine.executor=ray", *options)))
+            faults = tmp_path_factory.mktemp("faults") / "faults"
+            faults.touch()
+            method = ("method.name=tests.faulty:FaultyFedEMA", f"method.faults={faults}")
+            runners.append(Runner(open_tiny("fedema", "engine.executor=ray", *method, *options)))
             return runners[-1]
 
         yield make
@@ -120,45 +107,45 @@ def undisturbed(strict: Runner, tmp_path_factory: pytest.TempPathFactory) -> str
     return runs.run(strict.config, tmp_path_factory.mktemp("runs") / "run").state_sha256
 
 
-def injected(directory: Path) -> list[str]:
-    return [row["kind"] for row in json.loads((directory / "run.json").read_text()).get("faults", ())]
-
-
-@pytest.mark.parametrize("texts", [SURVIVED, pytest.param([*SURVIVED, *SURVIVED_TWICE], marks=pytest.mark.slow)])
-def test_what_a_run_survives_changes_no_bit(strict: Runner, undisturbed: str, tmp_path: Path, texts: list[str]):
-    events = Events()
-    result = strict.run(tmp_path / "run", *texts, events=events)
-    assert (result.state_sha256, result.degraded) == (undisturbed, False)
-    wanted = [fault.kind for fault in map(parse_fault, texts) for _ in range(fault.times)]
-    assert sorted(injected(tmp_path / "run")) == sorted(wanted)
-    assert events.retries == sum(kind in ("kill-actor", "lose-upload", "full-store") for kind in wanted)
+@pytest.mark.parametrize("text", ["raise:round=2", "kill-actor", "kill-actor:round=0", "kill-actor:round=1,seconds=2"])
+def test_what_is_not_a_fault_is_refused_in_one_line(text: str):
+    with pytest.raises(ConfigError, match=rf"^--inject {text}: write kill-actor:round=N\[,client=K\]\[,times=N\]$"):
+        parse_kill(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "message"),
+    ("text", "options", "message"),
     [
-        ("kill-actor:round=2,client=1,times=9", ClientError, "client 1 .*died in 3 of 3 attempts .Worker unexpectedly"),
-        ("kill-server:round=2,times=9", ActorError, "the server actor died in 3 of 3 attempts"),
-        ("full-store:round=2,client=1,times=9", ClusterError, "object store is full.*injected .* then resume the run"),
-        ("full-disk:round=2", OSError, "No space left on device"),
-        ("full-disk:round=2,client=0", OSError, "No space left on device"),
+        ("kill-actor:round=3", (), "the run has only 2 rounds"),
+        ("kill-actor:round=2,client=7", (), "client 7 takes no part in round 2, choose from 0, 1, 2"),
+        ("kill-actor:round=2,times=3", ("engine.executor=local",), "needs engine.executor=ray, got local"),
     ],
 )
-@pytest.mark.slow
-def test_what_ends_a_run_leaves_it_to_be_resumed(
-    text: str, error: type[Exception], message: str, strict: Runner, undisturbed: str, tmp_path: Path
+def test_a_fault_that_cannot_happen_is_refused(open_tiny: Any, text: str, options: tuple[str, ...], message: str):
+    with pytest.raises(ConfigError, match=f"^--inject {text}: .*{message}"):
+        check_fits(open_tiny("fedema", "engine.executor=ray", *options), kills=[parse_kill(text)])
+
+
+def test_actors_that_die_change_no_bit(strict: Runner, undisturbed: str, tmp_path: Path):
+    events = Events()
+    kills = ["kill-actor:round=1", "kill-actor:round=2,client=2,times=2"]
+    result = strict.run(tmp_path / "run", *kills, events=events)
+    assert (result.state_sha256, result.degraded, events.retries) == (undisturbed, False, 3)
+
+
+def test_a_step_that_kills_each_actor_ends_the_run_which_can_be_resumed(
+    strict: Runner, undisturbed: str, tmp_path: Path
 ):
-    with pytest.raises(error, match=message):
-        strict.run(tmp_path / "run", text)
+    with pytest.raises(ClientError, match=r"client 1 .*died in 3 of 3 attempts .Worker unexpectedly"):
+        strict.run(tmp_path / "run", "kill-actor:round=2,client=1,times=9")
     assert strict.resume(tmp_path / "run").state_sha256 == undisturbed
 
 
 def test_clients_are_dropped_as_by_the_local_executor(lenient: Runner, tmp_path: Path):
-    texts = ["raise:round=1,client=0", "nan:round=2,client=1", "shape:round=2,client=2", "nan:round=3,client=1"]
+    lenient.faults.write_text("raise 1 0\nnan 2 1\nshape 2 2\nnan 3 1\n")
     expected, events = Events(), Events()
-    make_local = partial(FaultyLocalExecutor, faults=[*map(parse_fault, texts)])
-    local = runs.run(lenient.config, tmp_path / "local", observer=expected, executor=make_local)
-    result = lenient.run(tmp_path / "ray", *texts, events=events)
+    local = runs.run(lenient.config, tmp_path / "local", observer=expected)
+    result = lenient.run(tmp_path / "ray", events=events)
     assert result.state_sha256 == local.state_sha256
     assert (events.dropped, events.clients) == (expected.dropped, expected.clients)
     assert events.clients == {1: [1, 2], 2: [0], 3: [0, 2]}
@@ -168,11 +155,12 @@ def test_clients_are_dropped_as_by_the_local_executor(lenient: Runner, tmp_path:
 @pytest.mark.slow
 def test_a_deadly_client_is_quarantined_and_stays_out_after_a_resume(lenient: Runner, tmp_path: Path):
     events, later = Events(), Events()
-    texts = ["kill-actor:round=1,client=1,times=9", "raise:round=2,client=0", "raise:round=2,client=2"]
+    lenient.faults.write_text("raise 2 0\nraise 2 2\n")
     with pytest.raises(QuorumError, match=r"round 2 failed: 0 of 3 clients delivered, engine.quorum=0.3 asks for 1"):
-        lenient.run(tmp_path / "run", *texts, events=events)
+        lenient.run(tmp_path / "run", "kill-actor:round=1,client=1,times=9", events=events)
     assert "its actor died in 1 of 1 attempts" in events.dropped[1, 1]
     assert events.dropped[2, 1] == "quarantined since round 1"
+    lenient.faults.write_text("")
     result = lenient.resume(tmp_path / "run", events=later)
     assert later.dropped == {(2, 1): "quarantined since round 1", (3, 1): "quarantined since round 1"}
     assert result.degraded
@@ -204,16 +192,11 @@ def test_a_deadline_drops_a_straggler_and_its_actor_is_there_again(
 ):
     events, patient = Clock(), make_runner("engine.deadline=400", "engine.quorum=0.3", "engine.actors=2")
     monkeypatch.setattr("actors.dispatch.pool.time", events)
-    patient.run(tmp_path / "run", "slow:round=1,client=1,seconds=3600", events=events)
+    patient.faults.write_text("sleep 1 1")
+    patient.run(tmp_path / "run", events=events)
     assert "was not done within engine.deadline=400 s" in events.dropped[1, 1]
     assert events.clients == {1: [0, 2], 2: [0, 1, 2]}
     assert len(patient.executor._pool.actors) == 2
-
-
-def test_a_ray_that_the_run_has_not_started_is_not_killed():
-    due = Faults(map(parse_fault, ["kill-ray:round=1"]), 1, lambda round: (0,), FAULT_KINDS)
-    with pytest.raises(ConfigError, match="works only on a Ray that the run has started"):
-        fail_driver(due, 1, Health())
 
 
 def test_a_head_that_does_not_answer_is_reported(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
@@ -228,35 +211,13 @@ def test_a_head_that_does_not_answer_is_reported(cluster: Cluster, monkeypatch: 
         Health().check()
 
 
-@pytest.mark.parametrize(
-    ("executor", "text", "code", "message"),
-    [
-        ("ray", "kill-ray:round=2", 3, r"error: Ray's [\w ]*raylet[\w ]* died: "),
-        ("local", "sigterm:round=2", 128 + signal.SIGTERM, "interrupted; resume with: rayfed-ssl resume"),
-    ],
-)
-@pytest.mark.slow
-def test_the_death_of_ray_and_sigterm_end_a_run_with_one_line(
-    executor: str, text: str, code: int, message: str, strict: Runner, undisturbed: str, tmp_path: Path
-):
-    recipe, directory = tmp_path / "recipe.yaml", tmp_path / "run"
-    recipe.write_text(yaml.safe_dump(strict.config.dump()))
-    arguments = [str(recipe), f"engine.executor={executor}", "--out", str(directory), "--inject", text, "--quiet"]
-    program = [sys.executable, "-m", "tune.cli", "run", *arguments]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == code, ended.stderr
-    assert re.search(message, ended.stderr)
-    assert "Traceback" not in ended.stderr
-    assert injected(directory) == [text.partition(":")[0]]
-    assert runs.resume(directory).state_sha256 == undisturbed
-
-
 @pytest.fixture
-def started(strict: Runner, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run on a Ray of its own that has finished a round, in `tmp_path / "run"`."""
-    recipe = tmp_path / "recipe.yaml"
+def started(strict: Runner, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """A run that has finished a round, in `tmp_path / "run"`; on a Ray of its own, or as the test's parameter says."""
+    recipe, executor = tmp_path / "recipe.yaml", getattr(request, "param", "ray")
     recipe.write_text(yaml.safe_dump(strict.config.dump() | {"rounds": 40}))
-    program = [sys.executable, "-m", "tune.cli", "run", str(recipe), "--out", str(tmp_path / "run")]
+    settings = [str(recipe), f"engine.executor={executor}", "--out", str(tmp_path / "run")]
+    program = [sys.executable, "-m", "tune.cli", "run", *settings]
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert any(line.startswith("round 1/") for line in process.stderr)
@@ -290,9 +251,11 @@ def test_any_vital_process_that_dies_or_stays_stopped_ends_a_run_in_one_line(
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_run_whose_raylet_was_stopped_just_now(started: subprocess.Popen[str], tmp_path: Path):
-    (raylet,) = [child for child in psutil.Process(started.pid).children() if child.name() == "raylet"]
-    raylet.send_signal(signal.SIGSTOP)
+@pytest.mark.parametrize("started", ["ray", "local"], indirect=True)
+def test_sigterm_ends_a_run_even_if_its_raylet_was_stopped_just_now(started: subprocess.Popen[str], tmp_path: Path):
+    for child in psutil.Process(started.pid).children():
+        if child.name() == "raylet":
+            child.send_signal(signal.SIGSTOP)
     started.send_signal(signal.SIGTERM)
     messages = started.communicate(timeout=120)[1]
     assert started.returncode == 128 + signal.SIGTERM

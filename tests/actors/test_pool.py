@@ -18,8 +18,9 @@ from ray.exceptions import (
 from actors.dispatch.calls import ActorCall, Completed, Failed, PoolRun
 from actors.dispatch.pool import MAX_MACHINE_DEATHS, ActorPool
 from actors.dispatch.queue import WorkItem, WorkQueue
+from actors.dispatch.server import RestartedServer
 from actors.dispatch.starts import wait_until_ready
-from actors.errors import ClusterError
+from actors.errors import ActorError, ClusterError
 
 
 def creating(on_ready=lambda: None, **options):
@@ -291,3 +292,14 @@ def test_all_actors_are_killed_even_if_one_cannot_be():
     with patch("ray.is_initialized", lambda: True), patch("ray.kill", side_effect=RaySystemError("no answer")) as kill:
         ActorPool(object, 3, attempts=3).close()
     assert kill.call_count == 3
+
+
+def test_a_server_that_dies_in_each_attempt_ends_the_run(cluster):
+    server = RestartedServer(creating(), 2, lambda: None)
+    with pytest.raises(
+        ActorError, match=r"the server actor died in 2 of 2 attempts .Worker unexpectedly.* then resume"
+    ):
+        server.call(
+            lambda actor: ray.get(actor.do.remote(["die"], {"die": lambda: os.kill(os.getpid(), signal.SIGKILL)}))
+        )
+    server.close()

@@ -8,11 +8,10 @@ import pytest
 
 from actors.cluster.connect import Cluster
 from actors.executor import RayExecutor
-from actors.fault_injection import FaultyRayExecutor
+from actors.injection import Kill
 from rayfed_ssl import resume, run
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.faults.schedule import FAULT_KINDS, Faults, parse_fault
 from rayfed_ssl.records.run_record import RunRecord
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -88,8 +87,8 @@ def test_actors_that_die_in_each_round_keep_to_a_schedule_as_this_process_does(
 ):
     ahead: list[tuple[int, int, int]] = []
 
-    def rounds_ahead(self: FaultyRayExecutor, round: int, quarantined: Collection[int]) -> dict[int, int]:
-        found = FaultyRayExecutor._rounds_ahead(self, round, quarantined)
+    def rounds_ahead(self: RayExecutor, round: int, quarantined: Collection[int]) -> dict[int, int]:
+        found = RayExecutor._rounds_ahead(self, round, quarantined)
         ahead.extend((round, later, client) for client, later in found.items())
         return found
 
@@ -100,14 +99,14 @@ def test_actors_that_die_in_each_round_keep_to_a_schedule_as_this_process_does(
     run(config, tmp_path / "local")
 
     def faulty(federation: Federation) -> RayExecutor:
-        executor = type("Counting", (FaultyRayExecutor,), {"_rounds_ahead": rounds_ahead})(federation)
-        texts = [f"kill-actor:round={round},client={federation.cohort(round)[0]}" for round in range(1, 5)]
-        executor.faults = Faults(map(parse_fault, texts), 4, federation.cohort, FAULT_KINDS)
+        counting = type("Counting", (RayExecutor,), {"_rounds_ahead": rounds_ahead})
+        executor: RayExecutor = counting(federation, kills=[Kill(round) for round in range(1, 5)])
         return executor
 
     run(config, tmp_path / "ray", executor=faulty)
     found, expected = results(tmp_path / "ray"), results(tmp_path / "local")
-    assert all(f"({round}, 'run', 'retries', 1.0)" in found["metrics"] for round in range(1, 5))
+    retries = [row["value"] for row in RunRecord.open(tmp_path / "ray").metrics if row["name"] == "retries"]
+    assert sum(retries) == 4
     for each in (found, expected):
         each["metrics"] = [row for row in each["metrics"] if "'retries'" not in row]
     assert found == expected

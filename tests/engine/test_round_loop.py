@@ -104,14 +104,14 @@ def test_a_round_is_written_while_the_next_one_begins_and_before_its_first_repor
     ]
 
 
-@pytest.mark.parametrize("event", ["on_client", "on_dropped", "on_fault"])
+@pytest.mark.parametrize("event", ["on_client", "on_dropped"])
 def test_a_report_waits_until_the_round_before_is_written(event: str, tmp_path: Path):
     class Notes(Observer):
         def __getattribute__(self, name: str) -> Any:
             return (lambda *_: order.append(name)) if name == event else super().__getattribute__(name)
 
     order, released = list[str](), Event()
-    arguments = {"on_client": [None], "on_dropped": [Dropped(0, "it failed")], "on_fault": ["kill:client=0", {}]}
+    arguments = {"on_client": [None], "on_dropped": [Dropped(0, "it failed")]}
     with BackgroundWriter() as writer:
         writer.submit(lambda: order.append("written") if released.wait(60) else None)
         reporting = Thread(target=getattr(Listener(Notes(), writer=writer), event), args=arguments[event])

@@ -322,11 +322,11 @@ ERRORS = {
         "/proc takes no files: name another directory with --out",
     ),
     "late fault": (
-        ["run", "{fedavg}", "--out", "{binary}x", "--inject", "slow:round=9,client=0"],
-        "--inject slow:round=9,client=0,seconds=1: the run has only 2 rounds",
+        ["run", "{fedavg}", "--out", "{binary}x", "--inject", "kill-actor:round=9,client=0"],
+        "--inject kill-actor:round=9,client=0: the run has only 2 rounds",
     ),
     "fault of nobody": (
-        ["run", "{fedavg}", "--out", "{binary}x", "--inject", "slow:round=1,client=77"],
+        ["run", "{fedavg}", "--out", "{binary}x", "--inject", "kill-actor:round=1,client=77"],
         "client 77 takes no part in round 1, choose from 0, 1, 2",
     ),
     "too few test samples": (
@@ -364,7 +364,7 @@ ERRORS = {
         "is empty: write keys and values into it, or take a sweep from `list sweeps`",
     ),
     "export to nowhere": (["export", "{run}", "{binary}/e.safetensors"], "error: OUT "),
-    "fault": (["run", "{fedavg}", "--inject", "kill"], "--inject: unknown fault 'kill'"),
+    "fault": (["run", "{fedavg}", "--inject", "kill"], "--inject kill: write kill-actor:round=N"),
     "damaged record": (["compare", "{damaged}"], "is damaged (EOF while parsing"),
     "no text": (["run", "{binary}"], "it must be a YAML text"),
     "export's file": (["export", "{run}", "e.pt"], "an exported encoder's name ends in .safetensors, got e.pt"),

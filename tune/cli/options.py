@@ -30,9 +30,7 @@ Address = Annotated[
 ]
 Inject = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="FAULT", help="Inject a fault, such as kill-actor:round=2,client=3. Repeatable. See docs/faults.md."
-    ),
+    typer.Option(metavar="FAULT", help="Kill an actor: kill-actor:round=2,client=3. Repeatable. See docs/faults.md."),
 ]
 Trust = Annotated[
     bool,

@@ -44,11 +44,11 @@ def run(
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
     ahead.prepare(*divide_arguments(arguments), address)
     with importing():
+        from actors.injection import parse_kills
         from actors.runs import check_fits, make_executor
         from rayfed_ssl.engine.federation import Federation
         from rayfed_ssl.engine.phase_timer import PhaseTimer
         from rayfed_ssl.engine.virtual_time import attach_schedule
-        from rayfed_ssl.faults.schedule import parse_faults
         from rayfed_ssl.progress import RunProgress
         from rayfed_ssl.records.run_lock import refuse_used
         from rayfed_ssl.runs import default_directory
@@ -56,17 +56,17 @@ def run(
 
     timer = PhaseTimer.of_process()
     timer.begin("data")
-    config, faults = load_config(arguments), parse_faults(inject)
+    config, kills = load_config(arguments), parse_kills(inject)
     directory = out or default_directory(config)
     refuse_used(directory)
     progress = RunProgress(config, quiet=quiet)
     federation = Federation.open(config, progress.on_decode, partial(check_fits, address=address))
     federation.check_ready()
     attach_schedule(federation)
-    check_fits(federation, address, faults)
+    check_fits(federation, address, kills)
     progress.introduce(federation, directory)
     start = partial(run_federation, config, directory, federation=federation, timer=timer)
-    _finish(directory, start, progress, partial(make_executor, address=address, faults=faults), verbose)
+    _finish(directory, start, progress, partial(make_executor, address=address, kills=kills), verbose)
 
 
 def resume(
@@ -89,9 +89,9 @@ def resume(
     """
     ahead.prepare(directory / "config.yaml", settings or [], address)
     with importing():
+        from actors.injection import parse_kills
         from actors.runs import make_executor
         from rayfed_ssl.engine.phase_timer import PhaseTimer
-        from rayfed_ssl.faults.schedule import parse_faults
         from rayfed_ssl.progress import RunProgress
         from rayfed_ssl.records.resuming import config_to_resume
         from rayfed_ssl.records.run_record import RunRecord
@@ -99,11 +99,11 @@ def resume(
 
     timer = PhaseTimer.of_process()
     timer.begin("data")
-    faults, overrides = parse_faults(inject), settings or []
+    kills, overrides = parse_kills(inject), settings or []
     record = RunRecord.open(directory, tables=False, trust=trust)
     progress = RunProgress(config_to_resume(record, *overrides), quiet=quiet, record=record)
     start = partial(resume_run, directory, *overrides, round=round, trust=trust, timer=timer)
-    _finish(directory, start, progress, partial(make_executor, address=address, faults=faults), verbose)
+    _finish(directory, start, progress, partial(make_executor, address=address, kills=kills), verbose)
 
 
 def _finish(

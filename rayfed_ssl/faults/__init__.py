@@ -1,1 +1,0 @@
-"""Fault injection: what `--inject` asks for, and executors that do it."""
