@@ -7,14 +7,14 @@ from typing import Any
 import ray
 
 from actors.cluster import connect
-from rayfed_ssl.analysis.audit import Job, attack_clients
+from rayfed_ssl.analysis.audit import Attacked, Job, attack_clients
 from rayfed_ssl.foreign import plugins
 
 
-def in_tasks(workers: int) -> Callable[[list[Job]], Iterator[int]]:
+def in_tasks(workers: int) -> Callable[[list[Job]], Iterator[Attacked]]:
     """Make what does an audit's jobs in so many Ray tasks at a time; a task whose process dies runs again."""
 
-    def work(jobs: list[Job]) -> Iterator[int]:
+    def work(jobs: list[Job]) -> Iterator[Attacked]:
         if not jobs:
             return
         cluster = connect.start(num_cpus=workers, num_workers=workers)
@@ -32,7 +32,7 @@ def in_tasks(workers: int) -> Callable[[list[Job]], Iterator[int]]:
     return work
 
 
-def _attack(working_directory: str, job: Job) -> int:
+def _attack(working_directory: str, job: Job) -> Attacked:
     plugins.import_from(working_directory)
-    (client_id,) = attack_clients([job])
-    return client_id
+    (attacked,) = attack_clients([job])
+    return attacked

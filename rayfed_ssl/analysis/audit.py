@@ -1,7 +1,7 @@
 """Audit of a run: what the uploads of a round reveal, measured by attacks; RUN/audit.parquet.
 
-Uploads are computed again from the round's checkpoint, so that none has to be stored. Each attack on each client is a file
-in RUN/audit/ when it is done, so that an audit that is killed goes on where it was.
+Uploads are computed again from the round's checkpoint, so that none has to be stored. The table is written after each
+client, so that an audit that is killed goes on with the next. What attacks reconstruct is in RUN/audit/.
 """
 
 import dataclasses
@@ -16,7 +16,6 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from rayfed_ssl.attacks import ATTACK, ATTACKS, Attack
@@ -28,11 +27,9 @@ from rayfed_ssl.engine.fingerprint import Arithmetic, different
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.foreign import plugins
-from rayfed_ssl.foreign.parquet import rows_of
-from rayfed_ssl.foreign.reading import read_bytes, read_json
 from rayfed_ssl.privacy import client_level, secure_sum
 from rayfed_ssl.privacy.secure_sum import SecureSum
-from rayfed_ssl.records.audit_rows import SCHEMA, TABLE, part_of
+from rayfed_ssl.records.audit_rows import ATTACKS_VERSION, SCHEMA, TABLE, pictures_of, read_audit
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.replay import open_run, replay_step
 from rayfed_ssl.seeds import Purpose, derive_seed
@@ -40,9 +37,6 @@ from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.trees import digest
-
-FAILED = ".failed"
-"""Suffix of the file that says why an attack on a client failed, in place of its rows."""
 
 OTHER_BITS = "audit it on a processor like that of the run, or run again with engine.cpu=portable"
 
@@ -56,13 +50,23 @@ class Plan:
 
     Attributes:
         jobs: What is left to compute, one for each client.
-        files: The files of all attacks on all clients, in the order of the rows.
+        rows: What an audit that was killed has found.
         notes: Attacks that fit no upload of the run, and why.
     """
 
     jobs: list[Job]
-    files: list[Path]
+    rows: list[Row]
     notes: list[str]
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """What attacks on a client's upload gave: rows, contents of files of pictures, and why attacks failed."""
+
+    client: int
+    rows: list[Row]
+    pictures: dict[Path, str]
+    failures: list[str]
 
 
 def audit(
@@ -73,7 +77,7 @@ def audit(
     round: int | None = None,
     clients: Sequence[int] | None = None,
     trust: bool = False,
-    work: Callable[[list[Job]], Iterable[int]] | None = None,
+    work: Callable[[list[Job]], Iterable[Attacked]] | None = None,
     on_client: Callable[[int], None] = lambda client_id: None,
 ) -> tuple[list[Row], list[str]]:
     """Attack the uploads of a round, and write RUN/audit.parquet.
@@ -85,8 +89,8 @@ def audit(
         round: Whose uploads; None takes the last.
         clients: Whose uploads; None takes all of the round's.
         trust: Import the modules that a run of somebody else names.
-        work: Does the jobs, in any order and in any process, and gives the clients that are done; None does them here.
-        on_client: Called with each.
+        work: Does the jobs, in any order and in any process; None does them here.
+        on_client: Called with each client that is done.
 
     Returns:
         The rows of the table, and notes on attacks that do not fit or failed.
@@ -100,16 +104,25 @@ def audit(
     required = required and attacks is not None
     chosen = attacks or {name: {} for name in ATTACK.names()}
     plan = make_plan(directory, chosen, required=required, round=round, clients=clients, trust=trust)
-    for client_id in (work or attack_clients)(plan.jobs):
-        on_client(client_id)
-    failed = [file for file in plan.files if not file.exists() and file.with_suffix(FAILED).exists()]
-    failures = dict.fromkeys(read_bytes(file.with_suffix(FAILED)).decode() for file in failed)
-    rows = [row for file in plan.files if file not in failed for row in read_part(file)]
-    if rows:
-        write_table(directory / TABLE, pa.Table.from_pylist(rows, schema=SCHEMA))
+    rows, failures, order = plan.rows, dict[str, None](), list(chosen)
+    for attacked in (work or attack_clients)(plan.jobs):
+        for file, content in attacked.pictures.items():
+            file.parent.mkdir(exist_ok=True)
+            write_atomically(file, content.encode())
+        failures |= dict.fromkeys(attacked.failures)
+        rows = sorted([*rows, *attacked.rows], key=lambda row: (row["client"], order.index(row["attack"])))
+        _write(directory, rows)
+        on_client(attacked.client)
+    if not plan.jobs:
+        _write(directory, rows)
     if failures and (required or not rows):
         raise ConfigError(*failures)
     return rows, plan.notes + list(failures)
+
+
+def _write(directory: Path, rows: list[Row]) -> None:
+    if rows:
+        write_table(directory / TABLE, pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
 def make_plan(
@@ -140,26 +153,22 @@ def make_plan(
     for name, misfits in problems.items():
         if required and misfits:
             raise ConfigError(f"attack={name} does not fit {directory}: {min(misfits.items())[1]}")
-    files: list[Path] = []
-    jobs: list[Job] = []
-    for client_id in chosen:
-        fitting = {name: attack for name, attack in built.items() if client_id not in problems[name]}
-        parts = {
-            name: part_of(directory, round, client_id, name, settings_text(attack)) for name, attack in fitting.items()
-        }
-        files += parts.values()
-        # Others' parts are not believed, and code of one's own may have changed.
-        done = {name for name, file in parts.items() if record.trusted and ":" not in name and file.exists()}
-        if left := {name: attacks[name] for name in fitting if name not in done}:
-            jobs.append((directory, trust, round, client_id, left))
+    fitting = {k: [name for name in built if k not in problems[name]] for k in chosen}
+    # Others' rows are not believed, and code of one's own may have changed.
+    wanted = {(k, round, settings_text(built[name])) for k in chosen for name in fitting[k] if ":" not in name}
+    found = read_audit(directory) if record.trusted else []
+    rows = [row for row in found if (row["client"], row["round"], row["settings"]) in wanted]
+    done = {(row["client"], row["attack"]) for row in rows}
+    left = {k: {name: attacks[name] for name in fitting[k] if (k, name) not in done} for k in chosen}
+    jobs: list[Job] = [(directory, trust, round, k, left[k]) for k in chosen if left[k]]
     by_reason: dict[str, list[str]] = {}
     for name, misfits in problems.items():
         for problem in dict.fromkeys(misfits.values()):
             by_reason.setdefault(problem, []).append(name)
     notes = [f"{', '.join(names)}: left out, as {problem}" for problem, names in by_reason.items()]
-    if not files:
+    if not any(fitting.values()):
         raise ConfigError(*(f"{directory}: {note}" for note in notes))
-    return Plan(jobs, files, notes)
+    return Plan(jobs, rows, notes)
 
 
 def _misfits(name: str, attack: Attack, seen: Seen, federation: Federation, clients: Sequence[int]) -> dict[int, str]:
@@ -291,37 +300,37 @@ def view(
     return seen, truth
 
 
-def attack_clients(jobs: Sequence[Job]) -> Iterator[int]:
-    """Run the attacks on clients' uploads of one run, and write each one's rows when it is done; gives the clients."""
+def attack_clients(jobs: Sequence[Job]) -> Iterator[Attacked]:
+    """Run the attacks on clients' uploads of one run."""
     run: OpenRun | None = None
     memory: dict[str, Any] = {}
     for directory, trust, round, client_id, attacks in jobs:
         run = run or OpenRun(directory, trust)
         plugins.allow(list(attacks))
+        attacked = Attacked(client_id, [], {}, [])
         with compute_threads(run.federation.config.engine.threads):
             seen, truth = run.observe(round, client_id)
             for name, settings in attacks.items():
                 attack = build(name, settings)
                 seed = derive_seed(seen.seed >> 1, Purpose.AUDIT, participant=crc32(name.encode()))
-                file = part_of(directory, round, client_id, name, settings_text(attack))
-                file.parent.mkdir(exist_ok=True)
                 try:
                     rows, shown = _rows(name, attack, dataclasses.replace(seen, seed=seed, memory=memory), truth)
                 except (MemoryError, OSError):
                     raise
                 except Exception as error:  # others go on, whatever an attack meets in an upload
                     raised = f"attack={name} failed, {type(error).__name__}: {reason(error)}"
-                    file.unlink(missing_ok=True)
-                    why = str(error) if isinstance(error, ConfigError) else raised
-                    write_atomically(file.with_suffix(FAILED), why.encode())
+                    attacked.failures.append(str(error) if isinstance(error, ConfigError) else raised)
                 else:
-                    write_atomically(file, json.dumps({"rows": rows, "pictures": shown}).encode())
-        yield client_id
+                    attacked.rows.extend(rows)
+                    if shown:
+                        file = pictures_of(directory, round, client_id, name, settings_text(attack))
+                        attacked.pictures[file] = json.dumps(shown)
+        yield attacked
 
 
 def settings_text(attack: Attack) -> str:
-    """Write an attack's name and settings as JSON."""
-    return json.dumps(ATTACK.dump(attack), sort_keys=True)
+    """Write an attack's name and settings as JSON, and the version of its numbers."""
+    return json.dumps({**ATTACK.dump(attack), "version": ATTACKS_VERSION}, sort_keys=True)
 
 
 def _rows(name: str, attack: Attack, seen: Seen, truth: Truth) -> tuple[list[Row], list[Any]]:
@@ -335,7 +344,12 @@ def _rows(name: str, attack: Attack, seen: Seen, truth: Truth) -> tuple[list[Row
             shown += [answer.originals.tolist(), answer.reconstructions.tolist()]
         elif isinstance(answer, Finding) and _is_recorded(answer):
             place = {"attack": name, "kind": kind, "client": seen.client, "round": seen.round}
-            rows.append(place | vars(answer) | {"value": float(answer.value), "settings": settings})
+            numbers = {
+                "value": float(answer.value),
+                "low": -math.inf if answer.low is None else float(answer.low),
+                "high": math.inf if answer.high is None else float(answer.high),
+            }
+            rows.append(place | vars(answer) | numbers | {"settings": settings})
         else:
             raise ConfigError(
                 f"attack={name} must give Findings of a text, a finite value, numbers or None as its interval and a number "
@@ -365,16 +379,3 @@ def _is_shown(pictures: Pictures) -> bool:
     if not all(isinstance(each, torch.Tensor) and each.dtype == torch.uint8 and each.dim() == 4 for each in pair):
         return False
     return pair[0].shape == pair[1].shape and pair[0].shape[1] in (1, 3)
-
-
-def read_part(file: Path) -> list[Row]:
-    """Read the rows of an attack on a client, open ends of intervals as infinite; raises ConfigError if they are damaged."""
-    try:
-        table = pa.Table.from_pylist(read_json(file)["rows"], schema=SCHEMA)
-        if any(table[name].null_count for name in SCHEMA.names if name not in ("low", "high")):
-            raise ValueError("it has empty cells")
-        for end, open_end in (("low", -math.inf), ("high", math.inf)):
-            table = table.set_column(SCHEMA.get_field_index(end), end, pc.fill_null(table[end], open_end))
-        return rows_of(table)
-    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
-        raise ConfigError(f"{file} is damaged ({reason(error)}): delete it and audit again") from None

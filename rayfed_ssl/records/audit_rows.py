@@ -14,7 +14,7 @@ from rayfed_ssl.foreign.reading import read_json
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.storage.tables import rows_if_any
 
-TABLE, PARTS = "audit.parquet", "audit"
+TABLE, PICTURES = "audit.parquet", "audit"
 
 ATTACKS_VERSION = 2
 """Raised when an attack computes other numbers from the same settings."""
@@ -69,30 +69,29 @@ def main_scores(scores: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in scores.items() if name in firsts.values()}
 
 
-def part_of(directory: Path, round: int, client_id: int, name: str, settings: str) -> Path:
-    """Name the file of an attack on a client: other settings, or attacks that compute other numbers, another file."""
+def pictures_of(directory: Path, round: int, client_id: int, name: str, settings: str) -> Path:
+    """Name the file of what an attack reconstructs of a client: with other settings, another file."""
     short = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in name)
-    other = hashlib.sha256(f"{ATTACKS_VERSION} {settings}".encode()).hexdigest()[:12]
-    return directory / PARTS / f"{short}-{client_id:06d}-{round:06d}-{other}.json"
+    other = hashlib.sha256(settings.encode()).hexdigest()[:12]
+    return directory / PICTURES / f"{short}-{client_id:06d}-{round:06d}-{other}.json"
 
 
 def reconstructions(directory: Path, rows: Iterable[Row]) -> dict[str, tuple[int, np.ndarray, np.ndarray]]:
     """Read originals and reconstructions, uint8 [M, C, H, W] each, of each attack's first client that has some.
 
     Raises:
-        ConfigError: A file of an attack on a client is damaged.
+        ConfigError: A file of pictures is damaged.
     """
     pictured: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
     for row in rows:
-        file = part_of(directory, row["round"], row["client"], row["attack"], row["settings"])
+        file = pictures_of(directory, row["round"], row["client"], row["attack"], row["settings"])
         if row["attack"] in pictured or not file.exists():
             continue
         try:
-            if pictures := read_json(file)["pictures"]:
-                originals, others = (np.asarray(each, dtype=np.uint8) for each in pictures[:2])
-                if originals.shape != others.shape or originals.ndim != 4 or originals.shape[1] not in (1, 3):
-                    raise ValueError("its pictures have no common shape")
-                pictured[row["attack"]] = row["client"], originals, others
+            originals, others = (np.asarray(each, dtype=np.uint8) for each in read_json(file)[:2])
+            if originals.shape != others.shape or originals.ndim != 4 or originals.shape[1] not in (1, 3):
+                raise ValueError("its pictures have no common shape")
+            pictured[row["attack"]] = row["client"], originals, others
         except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
             raise ConfigError(f"{file} is damaged ({reason(error)}): delete it and audit again") from None
     return pictured

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from actors.audit import in_tasks
 from rayfed_ssl import Config, run
-from rayfed_ssl.analysis.audit import audit, view
+from rayfed_ssl.analysis.audit import Attacked, attack_clients, audit, view
 from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.attacks.attack import Attack, Finding, Pictures, Seen, Truth
 from rayfed_ssl.attacks.encoder_mi import EncoderMI
@@ -28,7 +28,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.foreign import plugins
 from rayfed_ssl.models import Model
-from rayfed_ssl.records.audit_rows import PARTS, TABLE, main_scores, reached, read_audit
+from rayfed_ssl.records.audit_rows import PICTURES, TABLE, main_scores, reached, read_audit
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.summary import summarize
@@ -67,7 +67,7 @@ class Shows(Sums):
 
 
 def copy(audited: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(audited, tmp_path / "run", ignore=shutil.ignore_patterns(TABLE, PARTS)))
+    return Path(shutil.copytree(audited, tmp_path / "run", ignore=shutil.ignore_patterns(TABLE, PICTURES)))
 
 
 def test_each_attack_has_rows_of_each_client(audited: Path):
@@ -89,16 +89,16 @@ def test_tasks_give_the_table_of_one_process(audited: Path, tmp_path: Path, work
 def test_a_killed_audit_goes_on_where_it_was(audited: Path, tmp_path: Path):
     directory = copy(audited, tmp_path)
 
-    def killed(jobs: list) -> Iterator[int]:
-        audit(directory, {"embedding-norm": {}}, clients=[1], trust=True)
+    def killed(jobs: list) -> Iterator[Attacked]:
+        yield from attack_clients(jobs[1:2])
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         audit(directory, QUICK, work=killed, trust=True)
-    (done,) = (directory / PARTS).iterdir()
-    written = done.stat().st_mtime_ns
-    audit(directory, QUICK, trust=True)
-    assert done.stat().st_mtime_ns == written
+    assert {row["client"] for row in read_audit(directory)} == {1}
+    done = list[int]()
+    audit(directory, QUICK, on_client=done.append, trust=True)
+    assert done == [0, 2]
     assert (directory / TABLE).read_bytes() == (audited / TABLE).read_bytes()
 
 
@@ -106,7 +106,6 @@ def test_other_settings_are_another_attack(audited: Path, tmp_path: Path):
     directory = copy(audited, tmp_path)
     audit(directory, {"encoder-mi": {"views": 3}}, clients=[0])
     audit(directory, {"encoder-mi": {"views": 2}}, clients=[0])
-    assert len(list((directory / PARTS).iterdir())) == 2
     ours = [row for row in read_audit(audited) if row["client"] == 0 and row["attack"] == "encoder-mi"]
     assert read_audit(directory) == ours
 
@@ -162,8 +161,8 @@ def test_the_report_and_a_comparison_show_what_attacks_reached(audited: Path, tm
     summary = summarize(RunRecord.open(directory))
     assert summary.audit["encoder-mi.auc"] == area
     assert list(main_scores(summary.audit)) == ["encoder-mi.auc", "embedding-norm.auc", f"{name}.sum"]
-    for part in (directory / PARTS).iterdir():
-        part.write_text(json.dumps({"rows": [], "pictures": [[[[[1, 300]]]], [[[[1, 2]]]]]}))
+    for file in (directory / PICTURES).iterdir():
+        file.write_text(json.dumps([[[[[1, 300]]]], [[[[1, 2]]]]]))
     with pytest.raises(ConfigError, match=r"is damaged .*: delete it and audit again"):
         write_report([directory], tmp_path / "page.html")
 
@@ -263,7 +262,7 @@ def test_a_bound_is_at_the_delta_of_the_runs_claim():
     assert bound(Knows(), 1e-5) == bound(Knows(delta=1e-5), 0.1) > bound(Knows(), 0.01)
 
 
-PICTURES = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+BLACK = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize(
@@ -275,9 +274,9 @@ PICTURES = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
         Finding("sum", 0.5, targets=True),
         Finding("sum", 2**60 + 1),
         Finding("sum", 0.5, low=torch.tensor(0.1)),  # type: ignore[arg-type]
-        Pictures(PICTURES, PICTURES[:1]),
-        Pictures(PICTURES, PICTURES.float()),
-        Pictures(PICTURES, None),  # type: ignore[arg-type]
+        Pictures(BLACK, BLACK[:1]),
+        Pictures(BLACK, BLACK.float()),
+        Pictures(BLACK, None),  # type: ignore[arg-type]
         "sum",
     ],
 )
@@ -321,11 +320,10 @@ def test_members_by_chance_are_found_at_no_more_than_the_rate_that_is_named():
     assert len(separation(rng.random(50), rng.random(98), 0)) == 1
 
 
-def test_parts_of_a_run_of_somebody_else_are_computed_anew(audited: Path, tmp_path: Path):
-    directory = Path(shutil.copytree(audited, tmp_path / "run"))
-    for part in (directory / PARTS).iterdir():
-        part.write_text('{"rows": [], "pictures": []}')
-    audit(directory, QUICK)
+def test_rows_of_a_run_of_somebody_else_are_computed_anew(audited: Path, tmp_path: Path):
+    directory, done = Path(shutil.copytree(audited, tmp_path / "run")), list[int]()
+    audit(directory, QUICK, on_client=done.append)
+    assert done == [0, 1, 2]
     assert (directory / TABLE).read_bytes() == (audited / TABLE).read_bytes()
 
 
