@@ -1,46 +1,40 @@
-"""A federation made from a configuration: data, shards, task and method, and the pure steps that executors run.
+"""A federation made from a configuration: the pure steps that executors run.
 
-Every process opens its own; pixels are memory-mapped. The same arguments give the same bits in any process.
+Every process opens its own. The same arguments give the same bits in any process.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from statistics import fmean
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from rayfed_ssl.clock.schedule import Schedule
-from rayfed_ssl.config.choices import CLOCK_POLICY, OBJECTIVE
+from rayfed_ssl.config.choices import CLOCK_POLICY
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import augment
-from rayfed_ssl.data.datasets import open_dataset
-from rayfed_ssl.data.held_out import HeldOut, hold_out
+from rayfed_ssl.data.held_out import HeldOut
 from rayfed_ssl.data.image_store import Dataset
-from rayfed_ssl.data.partitions import Skew, measure_skew, partition
-from rayfed_ssl.data.public_data import PublicSet, parse_public, refuse_own, split_public
-from rayfed_ssl.data.shards import ResidentShards, Shard, check_shards, labeled_rows
+from rayfed_ssl.data.public_data import PublicSet
+from rayfed_ssl.data.shards import ResidentShards, Shard
 from rayfed_ssl.data.view_recipes import OwnView
 from rayfed_ssl.engine.diagnostics import client_diagnostics, encoder_diagnostics
 from rayfed_ssl.engine.gpu_memory import explain, shard_bytes
 from rayfed_ssl.engine.ledger import BreakEven, LedgerEntry, account
+from rayfed_ssl.engine.population import Population
 from rayfed_ssl.engine.round_loop import ClientError, Evaluation, ServerError
-from rayfed_ssl.engine.scoring import check_protocols, held_out_notes, labeled, score
-from rayfed_ssl.engine.task_builder import build_task, views_of
+from rayfed_ssl.engine.scoring import check_protocols, score
+from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.evaluation.knn import capped
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.privacy.protection import accounted, defended, hostile_ids, protected
-from rayfed_ssl.processor import check_process
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
-from rayfed_ssl.training.batching import num_batches
 from rayfed_ssl.training.context import cohort_size
 
 
@@ -64,28 +58,12 @@ class ServerResult:
     seconds: float
 
 
-def _check_labels(config: Config, labels: np.ndarray) -> None:
-    """Refuse samples without a class, for an objective that needs one of each."""
-    if unlabeled := int((labels < 0).sum()):
-        some = "" if unlabeled == len(labels) else "clients.labeled=1, which leaves them out, or "
-        raise ConfigError(
-            f"objective={OBJECTIVE.name_of(config.objective)} needs a class for every sample, but {unlabeled:,} of "
-            f"{len(labels):,} have none: take {some}an objective without labels such as objective=simclr"
-        )
-    if len(np.unique(labels)) < 2:
-        raise ConfigError(
-            f"objective={OBJECTIVE.name_of(config.objective)} needs two classes or more, but all {len(labels):,} samples "
-            "are of one: name data with classes, or take an objective without labels such as objective=simclr"
-        )
-
-
-class Federation:
-    """Clients, server and task of one run.
+class Federation(Population):
+    """A population, what it trains and by which method: the pure calls of a run.
 
     Attributes:
-        config: The configuration, with the views named, and the epochs that `training.total_steps` come to.
-        shards: Rows of the training set by client id; a client whose shard became public is not in it.
-        held_out: What each client does not train on (`privacy.held_out`, `privacy.canaries`), by client id.
+        task: Models, local training and device.
+        method: The method, with what protects it and what it is defended by.
         notes: What the run does otherwise than asked, for the user to read.
         resident: Shards that stay on a GPU.
         schedule: What `virtual_time.attach_schedule` computes; rounds keep to it.
@@ -99,22 +77,14 @@ class Federation:
         public: PublicSet | None = None,
         held_out: Mapping[int, HeldOut] | None = None,
     ) -> None:
-        check_shards(shards)
-        training = config.training.model_copy(update={"views": views_of(config, dataset)})
-        if training.total_steps is not None:
-            rounds = config.rounds * cohort_size(config.clients.fraction, len(shards)) / len(shards)
-            training = training.lasting(math.ceil(training.total_steps / (rounds * _steps_per_epoch(config, shards))))
-        self.config = config = config.model_copy(update={"training": training})
-        self.dataset = dataset
+        super().__init__(config, dataset, shards, public, held_out)
+        config = self.config
         sizes = [len(rows) for _, rows in sorted(shards.items())]
         largest = sorted(sizes)[-cohort_size(config.clients.fraction, len(shards)) :]
         hostile = hostile_ids(config.adversary, shards, config.seed)
         method = defended(config.method, config.robust, config.adversary, hostile)
         self.method: Method = protected(method, config.privacy, largest)
         self.task = replace(build_task(config, dataset), num_clients=len(shards))
-        self.shards = dict(shards)
-        self.public = public
-        self.held_out = dict(held_out or {})
         self.schedule: Schedule | None = None
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
         self.notes = (
@@ -122,61 +92,6 @@ class Federation:
             + self.task.objective.check(self.task, sizes)
             + self._data_notes()
         )
-
-    @classmethod
-    def open(
-        cls,
-        config: Config,
-        on_progress: Callable[[str, int, int, int], None] | None = None,
-        on_planned: Callable[["Federation"], None] | None = None,
-    ) -> "Federation":
-        """Open the data, decoding it first if needed; before that, `on_planned` gets the federation with blank images.
-
-        Raises:
-            ConfigError: The data, the partition or the method's demands do not fit together.
-        """
-        check_process(config.engine.cpu)
-        planned = None if on_planned is None else lambda blank: on_planned(cls._divide(config, blank, on_progress))
-        try:
-            dataset = open_dataset(
-                config.data.name, on_progress=on_progress, on_planned=planned, **config.data_settings
-            )
-            return cls._divide(config, dataset, on_progress)
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-
-    @classmethod
-    def _divide(
-        cls, config: Config, dataset: Dataset, on_progress: Callable[[str, int, int, int], None] | None
-    ) -> "Federation":
-        """Set the public samples apart, and divide the others among the clients."""
-        if (limit := config.data.test_limit) is not None and limit < (classes := dataset.train.num_classes):
-            raise ConfigError(
-                f"data.test_limit={limit} is less than the {classes} classes, so that accuracies would say nothing: set "
-                f"{classes} or more"
-            )
-        fields = config.partition.model_dump(exclude={"name"})
-        seed = derive_seed(config.seed, Purpose.PARTITION)
-        spec = None if config.public is None else parse_public(config.public)
-        if config.data.validation is not None:
-            refuse_own(spec, config.data.name, config.data.path)
-        public, shards = split_public(
-            spec,
-            dataset.train,
-            partial(partition, config.partition.name, num_clients=config.clients.number, seed=seed, **fields),
-            seed=derive_seed(config.seed, Purpose.PUBLIC),
-            open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
-        )
-        clients, privacy, held_out = config.clients, config.privacy, None
-        if privacy.held_out or privacy.canaries:
-            shards, held_out = hold_out(shards, privacy.held_out, privacy.canaries, config.seed)
-        if clients.labeled is not None:
-            shards = labeled_rows(dataset.train.labels, shards, clients.labeled, clients.label_choice, config.seed)
-        if config.objective.needs_labels:
-            _check_labels(config, dataset.train.labels[np.concatenate([*shards.values()])])
-        return cls(config, dataset, shards, public, held_out)
 
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
@@ -197,28 +112,6 @@ class Federation:
         check_protocols(self.config.evaluation.chosen, self.config, self.task, self.dataset)
 
     @property
-    def steps(self) -> int:
-        """Steps of local training that a client takes over all rounds, on average."""
-        config = self.config
-        return round(config.rounds * self.share * config.epochs * _steps_per_epoch(config, self.shards))
-
-    @property
-    def share(self) -> float:
-        """Share of the clients that takes part in a round."""
-        return self.task.cohort_size / self.task.num_clients
-
-    @property
-    def client_ids(self) -> tuple[int, ...]:
-        """Ids of the clients that train."""
-        return tuple(sorted(self.shards))
-
-    @cached_property
-    def skew(self) -> Skew:
-        """How the clients' samples differ in number and classes, by labels that no method sees."""
-        train = self.dataset.train
-        return measure_skew(train.labels, self.shards.values(), train.num_classes)
-
-    @property
     def public_shard(self) -> Shard | None:
         """The public samples as clients see them."""
         public, device = self.public, self.task.device
@@ -230,30 +123,6 @@ class Federation:
         if (images := self._public_images) is None:
             return None
         return self.resident.shard("public", images, np.arange(len(images)), self.task.device)
-
-    @cached_property
-    def _public_images(self) -> np.ndarray | None:
-        """The public samples alone, copied out of the set that holds private ones."""
-        if self.public is None:
-            return None
-        images, rows = self.public.images.images, self.public.rows
-        return images if len(rows) == len(images) else images[rows]
-
-    @property
-    def num_public(self) -> int:
-        """Count the public samples."""
-        return 0 if self.public is None else len(self.public.rows)
-
-    @property
-    def num_left_out(self) -> int:
-        """Count the training samples that neither a client nor the public set has."""
-        public = self.num_public if self.public is not None and self.public.images is self.dataset.train else 0
-        return len(self.dataset.train) - public - self.num_held_out - sum(map(len, self.shards.values()))
-
-    @property
-    def num_held_out(self) -> int:
-        """Count the samples that clients keep from training."""
-        return sum(len(held.rows) for held in self.held_out.values())
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it.
@@ -335,15 +204,6 @@ class Federation:
         every = self.config.evaluation.diagnostics
         return bool(every) and (round % every == 0 or round == self.config.rounds)
 
-    def public_entries(self) -> tuple[LedgerEntry, ...]:
-        """What clients receive before round 1: the public samples, once (FLESD, section 6)."""
-        if self.public is None:
-            return ()
-        size = self.num_public * int(np.prod(self.public.images.shape))
-        return tuple(
-            LedgerEntry(0, client_id, "down", "public images", "public", size) for client_id in self.client_ids
-        )
-
     def break_even(self) -> BreakEven | None:
         """FLESD's Eq. 11 for this run, where representations of public data are sent."""
         if not self.method.has_break_even:
@@ -369,39 +229,12 @@ class Federation:
             raise ServerError(f"encoder {name!r} of round {round} cannot be scored: {error}") from error
         return Evaluation(round, name, metrics, time.perf_counter() - start)
 
-    def _data_notes(self) -> tuple[str, ...]:
-        bad = self.dataset.skipped
-        named = "; ".join(bad[:3] + ("...",) * (len(bad) > 3))
-        notes = [f"unreadable pictures left out: {len(bad)} ({named})"] if bad else []
-        labels, asked = labeled(self.config, self.dataset).labels, self.config.evaluation.knn.neighbors
-        if len(np.unique(labels)) < 2:
-            notes.append("the training set has fewer than two labeled classes, so no accuracy can be measured on it")
-        elif (k := capped(asked, torch.tensor(labels))) < asked:
-            notes.append(f"kNN takes the {k} nearest samples instead of {asked}, as the smallest class has no more")
-        if self.dataset.shared:
-            notes.append(
-                f"{self.dataset.shared:,} pictures of the test split are training samples too: scores are too high"
-            )
-        if self.held_out:
-            notes.append(f"{self.num_held_out:,} samples of clients are held out of training, for `rayfed-ssl audit`")
-        if self.config.clients.labeled is not None and self.config.model.is_random:
-            notes.append("clients fine-tune random weights: set model.start=RUN to fine-tune an encoder")
-        if (last := self.config.training.schedule_rounds or self.config.rounds) < self.config.rounds:
-            notes.append(f"rounds after {last} repeat the learning rates of round {last} (training.schedule_rounds)")
-        return (*self.dataset.notes, *notes, *held_out_notes(self.config, len(self.dataset.test)))
-
     @contextmanager
     def _seeded(self, round: int, participant: int) -> Iterator[torch.Generator]:
         """Fix the participant's generator, and the global one for dropout; the caller's global state stays as it was."""
         seed = derive_seed(self.config.seed, Purpose.DROPOUT, round=round, participant=participant)
         with seeded_globally(seed, self.task.device):
             yield generator(training_seed(self.config, round, participant))
-
-
-def _steps_per_epoch(config: Config, shards: Mapping[int, np.ndarray]) -> float:
-    """Average the batches that the clients' samples make."""
-    batch, drop_last = config.training.batch, config.training.drop_last
-    return fmean(num_batches(len(rows), batch, drop_last=drop_last) for rows in shards.values())
 
 
 def training_seed(config: Config, round: int, participant: int) -> int:

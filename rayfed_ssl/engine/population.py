@@ -1,0 +1,214 @@
+"""Whose samples a run trains on: the data, divided among clients, the public set, and what is held out.
+
+Every process opens its own; pixels are memory-mapped. The same arguments give the same rows in any process.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from statistics import fmean
+from typing import Self
+
+import numpy as np
+import torch
+
+from rayfed_ssl.config.choices import OBJECTIVE
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.data.datasets import open_dataset
+from rayfed_ssl.data.held_out import HeldOut, hold_out
+from rayfed_ssl.data.image_store import Dataset
+from rayfed_ssl.data.partitions import Skew, measure_skew, partition
+from rayfed_ssl.data.public_data import PublicSet, parse_public, refuse_own, split_public
+from rayfed_ssl.data.shards import check_shards, labeled_rows
+from rayfed_ssl.engine.ledger import LedgerEntry
+from rayfed_ssl.engine.scoring import held_out_notes, labeled
+from rayfed_ssl.engine.task_builder import views_of
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.knn import capped
+from rayfed_ssl.processor import check_process
+from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.training.batching import num_batches
+from rayfed_ssl.training.context import cohort_size
+
+
+class Population:
+    """Clients and their samples.
+
+    Attributes:
+        config: The configuration, with the views named, and the epochs that `training.total_steps` come to.
+        dataset: All samples.
+        shards: Rows of the training set by client id; a client whose shard became public is not in it.
+        public: Samples that everybody holds, or None.
+        held_out: What each client does not train on (`privacy.held_out`, `privacy.canaries`), by client id.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        shards: Mapping[int, np.ndarray],
+        public: PublicSet | None = None,
+        held_out: Mapping[int, HeldOut] | None = None,
+    ) -> None:
+        check_shards(shards)
+        training = config.training.model_copy(update={"views": views_of(config, dataset)})
+        if training.total_steps is not None:
+            rounds = config.rounds * cohort_size(config.clients.fraction, len(shards)) / len(shards)
+            training = training.lasting(math.ceil(training.total_steps / (rounds * _steps_per_epoch(config, shards))))
+        self.config = config.model_copy(update={"training": training})
+        self.dataset = dataset
+        self.shards = dict(shards)
+        self.public = public
+        self.held_out = dict(held_out or {})
+
+    @classmethod
+    def open(
+        cls,
+        config: Config,
+        on_progress: Callable[[str, int, int, int], None] | None = None,
+        on_planned: Callable[[Self], None] | None = None,
+    ) -> Self:
+        """Open the data, decoding it first if needed; before that, `on_planned` gets the federation with blank images.
+
+        Raises:
+            ConfigError: The data, the partition or the method's demands do not fit together.
+        """
+        check_process(config.engine.cpu)
+        planned = None if on_planned is None else lambda blank: on_planned(cls._divide(config, blank, on_progress))
+        try:
+            dataset = open_dataset(
+                config.data.name, on_progress=on_progress, on_planned=planned, **config.data_settings
+            )
+            return cls._divide(config, dataset, on_progress)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @classmethod
+    def _divide(
+        cls, config: Config, dataset: Dataset, on_progress: Callable[[str, int, int, int], None] | None
+    ) -> Self:
+        """Set the public samples apart, and divide the others among the clients."""
+        if (limit := config.data.test_limit) is not None and limit < (classes := dataset.train.num_classes):
+            raise ConfigError(
+                f"data.test_limit={limit} is less than the {classes} classes, so that accuracies would say nothing: set "
+                f"{classes} or more"
+            )
+        fields = config.partition.model_dump(exclude={"name"})
+        seed = derive_seed(config.seed, Purpose.PARTITION)
+        spec = None if config.public is None else parse_public(config.public)
+        if config.data.validation is not None:
+            refuse_own(spec, config.data.name, config.data.path)
+        public, shards = split_public(
+            spec,
+            dataset.train,
+            partial(partition, config.partition.name, num_clients=config.clients.number, seed=seed, **fields),
+            seed=derive_seed(config.seed, Purpose.PUBLIC),
+            open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
+        )
+        clients, privacy, held_out = config.clients, config.privacy, None
+        if privacy.held_out or privacy.canaries:
+            shards, held_out = hold_out(shards, privacy.held_out, privacy.canaries, config.seed)
+        if clients.labeled is not None:
+            shards = labeled_rows(dataset.train.labels, shards, clients.labeled, clients.label_choice, config.seed)
+        if config.objective.needs_labels:
+            _check_labels(config, dataset.train.labels[np.concatenate([*shards.values()])])
+        return cls(config, dataset, shards, public, held_out)
+
+    @property
+    def client_ids(self) -> tuple[int, ...]:
+        """Ids of the clients that train."""
+        return tuple(sorted(self.shards))
+
+    @cached_property
+    def skew(self) -> Skew:
+        """How the clients' samples differ in number and classes, by labels that no method sees."""
+        train = self.dataset.train
+        return measure_skew(train.labels, self.shards.values(), train.num_classes)
+
+    @property
+    def share(self) -> float:
+        """Share of the clients that takes part in a round."""
+        return cohort_size(self.config.clients.fraction, len(self.shards)) / len(self.shards)
+
+    @property
+    def steps(self) -> int:
+        """Steps of local training that a client takes over all rounds, on average."""
+        config = self.config
+        return round(config.rounds * self.share * config.epochs * _steps_per_epoch(config, self.shards))
+
+    @cached_property
+    def _public_images(self) -> np.ndarray | None:
+        """The public samples alone, copied out of the set that holds private ones."""
+        if self.public is None:
+            return None
+        images, rows = self.public.images.images, self.public.rows
+        return images if len(rows) == len(images) else images[rows]
+
+    @property
+    def num_public(self) -> int:
+        """Count the public samples."""
+        return 0 if self.public is None else len(self.public.rows)
+
+    @property
+    def num_left_out(self) -> int:
+        """Count the training samples that neither a client nor the public set has."""
+        public = self.num_public if self.public is not None and self.public.images is self.dataset.train else 0
+        return len(self.dataset.train) - public - self.num_held_out - sum(map(len, self.shards.values()))
+
+    @property
+    def num_held_out(self) -> int:
+        """Count the samples that clients keep from training."""
+        return sum(len(held.rows) for held in self.held_out.values())
+
+    def public_entries(self) -> tuple[LedgerEntry, ...]:
+        """What clients receive before round 1: the public samples, once (FLESD, section 6)."""
+        if self.public is None:
+            return ()
+        size = self.num_public * int(np.prod(self.public.images.shape))
+        return tuple(
+            LedgerEntry(0, client_id, "down", "public images", "public", size) for client_id in self.client_ids
+        )
+
+    def _data_notes(self) -> tuple[str, ...]:
+        bad = self.dataset.skipped
+        named = "; ".join(bad[:3] + ("...",) * (len(bad) > 3))
+        notes = [f"unreadable pictures left out: {len(bad)} ({named})"] if bad else []
+        labels, asked = labeled(self.config, self.dataset).labels, self.config.evaluation.knn.neighbors
+        if len(np.unique(labels)) < 2:
+            notes.append("the training set has fewer than two labeled classes, so no accuracy can be measured on it")
+        elif (k := capped(asked, torch.tensor(labels))) < asked:
+            notes.append(f"kNN takes the {k} nearest samples instead of {asked}, as the smallest class has no more")
+        if self.dataset.shared:
+            notes.append(
+                f"{self.dataset.shared:,} pictures of the test split are training samples too: scores are too high"
+            )
+        if self.held_out:
+            notes.append(f"{self.num_held_out:,} samples of clients are held out of training, for `rayfed-ssl audit`")
+        if self.config.clients.labeled is not None and self.config.model.is_random:
+            notes.append("clients fine-tune random weights: set model.start=RUN to fine-tune an encoder")
+        if (last := self.config.training.schedule_rounds or self.config.rounds) < self.config.rounds:
+            notes.append(f"rounds after {last} repeat the learning rates of round {last} (training.schedule_rounds)")
+        return (*self.dataset.notes, *notes, *held_out_notes(self.config, len(self.dataset.test)))
+
+
+def _check_labels(config: Config, labels: np.ndarray) -> None:
+    """Refuse samples without a class, for an objective that needs one of each."""
+    if unlabeled := int((labels < 0).sum()):
+        some = "" if unlabeled == len(labels) else "clients.labeled=1, which leaves them out, or "
+        raise ConfigError(
+            f"objective={OBJECTIVE.name_of(config.objective)} needs a class for every sample, but {unlabeled:,} of "
+            f"{len(labels):,} have none: take {some}an objective without labels such as objective=simclr"
+        )
+    if len(np.unique(labels)) < 2:
+        raise ConfigError(
+            f"objective={OBJECTIVE.name_of(config.objective)} needs two classes or more, but all {len(labels):,} samples "
+            "are of one: name data with classes, or take an objective without labels such as objective=simclr"
+        )
+
+
+def _steps_per_epoch(config: Config, shards: Mapping[int, np.ndarray]) -> float:
+    """Average the batches that the clients' samples make."""
+    batch, drop_last = config.training.batch, config.training.drop_last
+    return fmean(num_batches(len(rows), batch, drop_last=drop_last) for rows in shards.values())
