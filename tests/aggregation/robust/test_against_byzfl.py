@@ -1,7 +1,7 @@
 """Rules against ByzFL (EPFL, Inria), where definitions agree.
 
-They differ in Krum's neighbors: the paper, and this package, take n - f - 2 of them, ByzFL n - f - 1. With f + 1 in the place
-of ours, scores are the same up to a factor.
+They differ in Krum's neighbors: the paper, and this package, take n - f - 2 of them, ByzFL n - f - 1. So our scores with
+f - 1 choose as ByzFL does with f.
 """
 
 from typing import Any
