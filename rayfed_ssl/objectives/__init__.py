@@ -7,6 +7,7 @@ from rayfed_ssl.objectives.byol import BYOL
 from rayfed_ssl.objectives.deepcluster import DeepCluster
 from rayfed_ssl.objectives.dino import DINO
 from rayfed_ssl.objectives.fedx import FedXObjective
+from rayfed_ssl.objectives.lejepa import LeJEPA
 from rayfed_ssl.objectives.mae import MAE
 from rayfed_ssl.objectives.moco import MoCo
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
@@ -34,6 +35,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "spectral": Spectral,
     "barlow-twins": BarlowTwins,
     "vicreg": VICReg,
+    "lejepa": LeJEPA,
     "orchestra": OrchestraObjective,
     "fedx": FedXObjective,
     "supervised": Supervised,

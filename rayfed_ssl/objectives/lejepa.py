@@ -1,0 +1,81 @@
+"""LeJEPA: draw the views of a sample together, and all projections towards a standard normal distribution.
+
+Balestriero, LeCun: LeJEPA: Provable and Scalable Self-Supervised Learning Without the Heuristics, 2025 (arXiv 2511.08544).
+"code" below is the authors' minimal example.
+
+Symbols: z projections [B, p] of a view; a directions [p, M] of length 1; t frequencies; phi(t) = exp(-t^2 / 2), the
+characteristic function of N(0, 1), and the window, too; lambda weight of SIGReg.
+
+Deviations: the integral goes over [0, 3] and counts twice, as the integrand is even (code; the paper's over [-5, 5] has its
+knots farther apart). Directions are drawn anew for each step, the same for both views. There are two views of full size, and
+so the distance to their mean is a quarter of their squared distance.
+"""
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from rayfed_ssl.models import Model
+from rayfed_ssl.training.context import Context
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, project_views
+from rayfed_ssl.validation import UnitInterval
+
+
+def directions(dim: int, number: int, generator: torch.Generator) -> Tensor:
+    """Draw directions of length 1, evenly over the sphere, [dim, number] on the generator's device."""
+    drawn = torch.randn(dim, number, generator=generator, device=generator.device)
+    return drawn / drawn.norm(dim=0)
+
+
+def epps_pulley(shadows: Tensor, largest: float, knots: int) -> Tensor:
+    """B times the integral of |phi_hat(t) - phi(t)|^2 phi(t) over all t up to `largest` in size (paper, Epps-Pulley).
+
+    Args:
+        shadows: One number a sample, [B, M].
+        largest: End of the integral.
+        knots: Of the trapezoidal rule on [0, largest], whose value counts twice.
+
+    Returns:
+        A statistic for each of M, at least 0; 0 if the samples are normal.
+    """
+    t = torch.linspace(0, largest, knots, device=shadows.device, dtype=shadows.dtype)
+    phi = (-t.square() / 2).exp()
+    angles = shadows.unsqueeze(-1) * t
+    error = (angles.cos().mean(0) - phi).square() + angles.sin().mean(0).square()
+    return 2 * len(shadows) * torch.trapezoid(error * phi, dx=largest / (knots - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeJEPA(Objective):
+    """Invariance and sketched isotropic Gaussian regularization (SIGReg)."""
+
+    joins: ClassVar[str] = "SIGReg looks at the distribution of a batch"
+    hidden: PositiveInt = 2048
+    """Width of the projector d-2048-2048-128, which has batch-norm after its first two layers (code; 16 wide there for ten
+    classes).
+    """
+    strength: UnitInterval = 0.05
+    """lambda, weight of SIGReg; 1 - lambda is that of the distance between views (paper: 0.01 to 0.1)."""
+    directions: PositiveInt = 256
+    """M, on which each step looks (code; the paper's largest runs have 1,024)."""
+    largest: PositiveFloat = 3.0
+    """Frequency at which the integral ends (code)."""
+    knots: Annotated[int, Field(ge=2)] = 17
+    """Of the integral (code)."""
+
+    @property
+    def head(self) -> Head:  # noqa: D102  # the base class says it
+        return Head("expander", 128, self.hidden)
+
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
+        """(1 - lambda) times the mean squared distance to the views' mean plus lambda SIGReg, the mean of both views."""
+        views = torch.stack(project_views(context, model, batch.images, generator))
+        along = directions(views.shape[-1], self.directions, generator)
+        statistic = torch.stack([epps_pulley(view @ along, self.largest, self.knots).mean() for view in views]).mean()
+        invariance = (views - views.mean(0)).square().mean()
+        return StepOutput((1 - self.strength) * invariance + self.strength * statistic, views[0])
