@@ -10,17 +10,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import ray
-from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+from ray._raylet import Config  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
 from actors.cluster.address import check_address, local_nodes, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.machine import Node, gpu_memory
 from actors.cluster.mps import MpsDaemon, is_available
-from actors.cluster.private_ray import PORT, exported, free_ports, needed_processes, options
+from actors.cluster.private_ray import PORT, exported, free_port, options
 from actors.cluster.stale_sessions import MPS, SessionDirectory, kill_processes, remove_stale_sessions
 from actors.errors import ClusterError, first_line
 from rayfed_ssl.processor import PORTABLE, is_portable
@@ -34,6 +35,12 @@ JOIN_TIMEOUT = 25.0
 
 SILENT = "RAY_BACKEND_LOG_LEVEL", "fatal"
 """A variable that keeps Ray's C++ part from writing to this process' stderr, such as of objects that a dead node held."""
+
+TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+"""Variables in which a user has the token of a cluster's Ray."""
+
+TOKEN_FILE = Path.home() / ".ray" / "auth_token"
+"""Where it is otherwise; a cluster whose user has none asks for none."""
 
 BUSY = 4
 """Processes that wait for each core from which on a start that failed is put down to the load."""
@@ -94,8 +101,8 @@ def start(
         num_cpus: Cores that Ray may assign; None takes those of this process.
         num_workers: Processes that are to be actors later and import at once what these need.
         timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT.
-        on_ray_death: Is called, in a thread of its own, when a Ray that was started here has died or was stopped, and must
-            end this process. None checks only where the program waits for Ray.
+        on_ray_death: Is called, in a thread of its own, when Ray has died or hangs, and must end this process. None checks
+            only where the program waits for Ray.
         mps: Whether a Ray that is started here gets NVIDIA's MPS; where it fails, "auto" warns and "on" raises.
     """
     if address is not None and not address.strip():
@@ -105,16 +112,11 @@ def start(
     if _is_local(address):
         begun = _ahead.pop() if _ahead else _begin(num_cpus or cores(), num_workers, mps)
         cluster = _finish(begun, timeout or START_TIMEOUT)
-        if on_ray_death is not None:
-            cluster.health.watch(on_ray_death)
-        return cluster
-    named = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else None
-    remedies = ["unset RAY_ADDRESS"] * bool(named) + ["leave --address out"] * bool(address)
-    try:
-        return _join(address or os.environ["RAY_ADDRESS"], timeout or JOIN_TIMEOUT)
-    except ClusterError as error:
-        prefix = f"RAY_ADDRESS={named}: " if named else ""
-        raise ClusterError(f"{prefix}{error}; {' and '.join(remedies)} to start Ray here") from None
+    else:
+        cluster = _join_named(address, timeout or JOIN_TIMEOUT)
+    if on_ray_death is not None:
+        cluster.health.watch(on_ray_death)
+    return cluster
 
 
 def start_ahead(num_workers: int) -> None:
@@ -174,7 +176,7 @@ def _begin(num_cpus: int, num_workers: int | None, mps: str = "off") -> _Start:
     cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
     _use_token()
-    contexts = [exported(PORT, str(free_ports(1)[0])), needed_processes(num_workers)]
+    contexts = [exported(PORT, str(free_port()))]
     if mps != "off":
         _start_mps(cluster, MpsDaemon(directory.path / MPS, is_required=mps == "on"))
         contexts += [cluster.health.mps.exported()] if cluster.health.mps else []
@@ -204,10 +206,21 @@ def _start_mps(cluster: Cluster, daemon: MpsDaemon) -> None:
         raise
 
 
+def _join_named(address: str | None, timeout: float) -> Cluster:
+    """Join the Ray that an address or RAY_ADDRESS names; an error says which of them it was."""
+    named = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else None
+    remedies = ["unset RAY_ADDRESS"] * bool(named) + ["leave --address out"] * bool(address)
+    try:
+        return _join(address or os.environ["RAY_ADDRESS"], timeout)
+    except ClusterError as error:
+        prefix = f"RAY_ADDRESS={named}: " if named else ""
+        raise ClusterError(f"{prefix}{error}; {' and '.join(remedies)} to start Ray here") from None
+
+
 def _join(address: str, timeout: float) -> Cluster:
     address = resolve_address(address)
     check_address(address)
-    if AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
+    if TOKENS & os.environ.keys() or TOKEN_FILE.is_file():
         _use_token()
     cluster = Cluster(owned=True)
     with _silent_stderr():
