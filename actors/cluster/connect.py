@@ -8,20 +8,18 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import ray
-from ray._raylet import Config  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
 from actors.cluster.address import check_address, local_nodes, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.machine import Node, gpu_memory
 from actors.cluster.mps import MpsDaemon, is_available
-from actors.cluster.private_ray import PORT, exported, free_port, options
+from actors.cluster.private_ray import options
 from actors.cluster.stale_sessions import MPS, SessionDirectory, kill_processes, remove_stale_sessions
 from actors.errors import ClusterError, first_line
 from rayfed_ssl.processor import PORTABLE, is_portable
@@ -35,12 +33,6 @@ JOIN_TIMEOUT = 25.0
 
 SILENT = "RAY_BACKEND_LOG_LEVEL", "fatal"
 """A variable that keeps Ray's C++ part from writing to this process' stderr, such as of objects that a dead node held."""
-
-TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
-"""Variables in which a user has the token of a cluster's Ray."""
-
-TOKEN_FILE = Path.home() / ".ray" / "auth_token"
-"""Where it is otherwise; a cluster whose user has none asks for none."""
 
 BUSY = 4
 """Processes that wait for each core from which on a start that failed is put down to the load."""
@@ -175,12 +167,9 @@ def _begin(num_cpus: int, num_workers: int | None, mps: str = "off") -> _Start:
         raise ClusterError(f"Ray has no directory for its files ({error}): set TMPDIR to one with free space") from None
     cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
-    _use_token()
-    contexts = [exported(PORT, str(free_port()))]
     if mps != "off":
         _start_mps(cluster, MpsDaemon(directory.path / MPS, is_required=mps == "on"))
-        contexts += [cluster.health.mps.exported()] if cluster.health.mps else []
-    return _init(options(directory.ray, num_cpus, num_workers), cluster, *contexts)
+    return _init(options(directory.ray, num_cpus, num_workers), cluster)
 
 
 def _finish(start: _Start, timeout: float) -> Cluster:
@@ -220,24 +209,16 @@ def _join_named(address: str | None, timeout: float) -> Cluster:
 def _join(address: str, timeout: float) -> Cluster:
     address = resolve_address(address)
     check_address(address)
-    if TOKENS & os.environ.keys() or TOKEN_FILE.is_file():
-        _use_token()
     cluster = Cluster(owned=True)
+    os.environ.setdefault(*SILENT)
     with _silent_stderr():
-        reason = _wait(_init({"address": address, **_environment()}, cluster, exported(*SILENT)), timeout)
+        reason = _wait(_init({"address": address, **_environment()}, cluster), timeout)
     if reason:
         raise ClusterError(
             f"cannot join the Ray at {address} ({reason}): compare Ray's and Python's versions, RAY_AUTH_MODE and "
             "RAY_AUTH_TOKEN_PATH, which names a copy of the token file that its nodes use"
         )
     return cluster
-
-
-def _use_token() -> None:
-    """Send a token unless RAY_AUTH_MODE says otherwise; Ray, which read that when it was imported, reads it again."""
-    if "RAY_AUTH_MODE" not in os.environ:
-        os.environ["RAY_AUTH_MODE"] = "token"
-        Config.initialize("")
 
 
 @contextmanager
@@ -278,15 +259,13 @@ class _Job(JobConfig):
         return super()._get_proto_job_config()  # type: ignore[no-untyped-call]
 
 
-def _init(arguments: dict[str, Any], cluster: Cluster, *contexts: AbstractContextManager[None]) -> _Start:
-    """Call `ray.init` in these contexts in a thread."""
-    start = _Start(cluster)
+def _init(arguments: dict[str, Any], cluster: Cluster) -> _Start:
+    """Call `ray.init` in a thread."""
+    start, mps = _Start(cluster), cluster.health.mps
 
     def init() -> None:
         try:
-            with ExitStack() as stack:
-                for context in contexts:
-                    stack.enter_context(context)
+            with mps.exported() if mps else nullcontext():
                 ray.init(**arguments, job_config=_Job(), log_to_driver=False, logging_level="error")  # type: ignore[arg-type]
         except BaseException as error:
             start.failures.append(error)

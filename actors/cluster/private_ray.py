@@ -1,18 +1,11 @@
-"""The settings of a private Ray, which a run starts for itself: port, directory, object store."""
+"""The settings of a private Ray, which a run starts for itself: directory, object store, workers."""
 
-import os
-import socket
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from actors.cluster.machine import MIN_STORE, SHARED_MEMORY, free_shared_memory, object_store_size
 from rayfed_ssl.resources import free_memory
-
-PORT = "RAY_GCS_SERVER_PORT"
-"""Where Ray reads the port of a head that it starts: while it waits for a port of its own choice it blocks all threads."""
 
 QUIET = {
     "enable_metrics_collection": False,
@@ -34,26 +27,6 @@ PRELOADED: dict[str, Any] = {
 
 STARTED_AT_ONCE = "worker_maximum_startup_concurrency"
 """Workers that Ray starts at a time: of one for each core that it starts with, it leaves out what goes beyond."""
-
-
-@contextmanager
-def exported(name: str, value: str) -> Iterator[None]:
-    """Set a variable that Ray reads while it starts, unless the user has set it."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-
-
-def free_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return int(free.getsockname()[1])
 
 
 def options(directory: Path, num_cpus: int, num_workers: int | None = None) -> dict[str, Any]:
