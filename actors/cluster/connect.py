@@ -26,7 +26,7 @@ from rayfed_ssl.processor import PORTABLE, is_portable
 from rayfed_ssl.resources import cores, free_memory
 
 START_TIMEOUT = 120.0
-"""Seconds that a private Ray may take to start; on two busy cores it takes 3 to 6, one whose process died ends at once."""
+"""Seconds that a private Ray may take to start; on two busy cores it takes 5 to 15."""
 
 JOIN_TIMEOUT = 25.0
 """Seconds that a running Ray may take to accept this process; it takes less than one, and refuses a token after 20."""
