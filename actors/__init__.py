@@ -6,7 +6,9 @@ result = run(Config.load("digits"))
 """
 
 import os
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 RAY_ENVIRONMENT = {
@@ -37,6 +39,12 @@ RAY_ENVIRONMENT = {
 
 for _name, _value in RAY_ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
+
+# A token that is here before is that of a cluster. Ray would not send it, and reads this while it is imported.
+if "ray" not in sys.modules and (
+    {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() or Path("~/.ray/auth_token").expanduser().is_file()
+):
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 _EXPORTS = {
     "ActorError": "actors.errors",

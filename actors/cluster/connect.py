@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import ray
-from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
 from actors.cluster.address import check_address, local_nodes, resolve_address
@@ -94,8 +93,8 @@ def start(
         num_cpus: Cores that Ray may assign; None takes those of this process.
         num_workers: Processes that are to be actors later and import at once what these need.
         timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT.
-        on_ray_death: Is called, in a thread of its own, when a Ray that was started here has died or was stopped, and must
-            end this process. None checks only where the program waits for Ray.
+        on_ray_death: Is called, in a thread of its own, when Ray has died or hangs, and must end this process. None checks
+            only where the program waits for Ray.
         mps: Whether a Ray that is started here gets NVIDIA's MPS; where it fails, "auto" warns and "on" raises.
     """
     if address is not None and not address.strip():
@@ -105,16 +104,11 @@ def start(
     if _is_local(address):
         begun = _ahead.pop() if _ahead else _begin(num_cpus or cores(), num_workers, mps)
         cluster = _finish(begun, timeout or START_TIMEOUT)
-        if on_ray_death is not None:
-            cluster.health.watch(on_ray_death)
-        return cluster
-    named = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else None
-    remedies = ["unset RAY_ADDRESS"] * bool(named) + ["leave --address out"] * bool(address)
-    try:
-        return _join(address or os.environ["RAY_ADDRESS"], timeout or JOIN_TIMEOUT)
-    except ClusterError as error:
-        prefix = f"RAY_ADDRESS={named}: " if named else ""
-        raise ClusterError(f"{prefix}{error}; {' and '.join(remedies)} to start Ray here") from None
+    else:
+        cluster = _join_named(address, timeout or JOIN_TIMEOUT)
+    if on_ray_death is not None:
+        cluster.health.watch(on_ray_death)
+    return cluster
 
 
 def start_ahead(num_workers: int) -> None:
@@ -173,7 +167,6 @@ def _begin(num_cpus: int, num_workers: int | None, mps: str = "off") -> _Start:
         raise ClusterError(f"Ray has no directory for its files ({error}): set TMPDIR to one with free space") from None
     cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
-    _use_token()
     contexts = [exported(PORT, str(free_ports(1)[0])), needed_processes(num_workers)]
     if mps != "off":
         _start_mps(cluster, MpsDaemon(directory.path / MPS, is_required=mps == "on"))
@@ -204,27 +197,30 @@ def _start_mps(cluster: Cluster, daemon: MpsDaemon) -> None:
         raise
 
 
+def _join_named(address: str | None, timeout: float) -> Cluster:
+    """Join the Ray that an address or RAY_ADDRESS names; an error says which of them it was."""
+    named = os.environ.get("RAY_ADDRESS") if address in (None, "auto") else None
+    remedies = ["unset RAY_ADDRESS"] * bool(named) + ["leave --address out"] * bool(address)
+    try:
+        return _join(address or os.environ["RAY_ADDRESS"], timeout)
+    except ClusterError as error:
+        prefix = f"RAY_ADDRESS={named}: " if named else ""
+        raise ClusterError(f"{prefix}{error}; {' and '.join(remedies)} to start Ray here") from None
+
+
 def _join(address: str, timeout: float) -> Cluster:
     address = resolve_address(address)
     check_address(address)
-    if AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
-        _use_token()
     cluster = Cluster(owned=True)
+    os.environ.setdefault(*SILENT)
     with _silent_stderr():
-        reason = _wait(_init({"address": address, **_environment()}, cluster, exported(*SILENT)), timeout)
+        reason = _wait(_init({"address": address, **_environment()}, cluster), timeout)
     if reason:
         raise ClusterError(
             f"cannot join the Ray at {address} ({reason}): compare Ray's and Python's versions, RAY_AUTH_MODE and "
             "RAY_AUTH_TOKEN_PATH, which names a copy of the token file that its nodes use"
         )
     return cluster
-
-
-def _use_token() -> None:
-    """Send a token unless RAY_AUTH_MODE says otherwise; Ray, which read that when it was imported, reads it again."""
-    if "RAY_AUTH_MODE" not in os.environ:
-        os.environ["RAY_AUTH_MODE"] = "token"
-        Config.initialize("")
 
 
 @contextmanager

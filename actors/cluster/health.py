@@ -1,12 +1,12 @@
 """Whether Ray still runs, so that no process waits for an answer that cannot come."""
 
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ CHECK_INTERVAL = 5.0
 """Seconds to wait for an answer before checking whether Ray still runs."""
 
 WATCH_INTERVAL = 2.0
-"""Seconds between two looks for a process that a signal has stopped; one that dies is noticed at once."""
+"""Seconds between two looks at a Ray that may hang; a process that dies is noticed at once."""
 
-MAX_STOPPED = 4
-"""Looks in a row at a stopped process after which it counts as dead."""
+MAX_LOOKS = 4
+"""Looks in a row at a stopped process, or at a head that does not answer, after which Ray counts as dead."""
 
 VITAL = {
     "gcs_server": "gcs_server",
@@ -60,49 +60,41 @@ class Health:
                     self.vital[VITAL[child.name()]] = child
 
     def watch(self, on_death: Callable[[str], None]) -> None:
-        """Call a function, in a thread of its own, once a vital process has died or stays stopped, until `left` is set.
+        """Call a function, in a thread of its own, once Ray has died or hangs for several looks, until `left` is set.
 
         It must end this process: Ray itself ends it without a message when the main thread next asks a dead raylet for
-        anything, and the main thread may wait for a stopped one without end.
-        """
-        poller, files = select.poll(), dict[str, int]()
-
-        def watch() -> None:
-            looks, failure = 0, None
-            while not (failure or self.left.is_set()):
-                self.find_processes()
-                for name in self.vital.keys() - files.keys():
-                    with suppress(OSError):  # it has died just now, or the kernel has no such files
-                        files[name] = os.pidfd_open(self.vital[name].pid)
-                        poller.register(files[name], select.POLLIN)
-                poller.poll(1000 * WATCH_INTERVAL)
-                stopped = self._stopped()
-                looks = looks + 1 if stopped else 0
-                failure = f"{stopped[0]} was stopped by a signal" if looks >= MAX_STOPPED else self.failure()
-            for file in files.values():
-                os.close(file)
-            if failure and not self.left.is_set():
-                on_death(_advice(failure))
-
-        self._watcher = threading.Thread(target=watch, daemon=True)
-        self._watcher.start()
-
-    def watch_head(self, on_death: Callable[[str], None]) -> None:
-        """Call a function as `watch` does once the head of a joined Ray has not answered for several looks.
-
-        It is for a driver that waits inside Ray Tune, which finds out after a minute.
+        anything, and the main thread may wait for a stopped one, or inside Ray Tune for a head, without end.
         """
         address = ray.get_runtime_context().gcs_address
 
         def watch() -> None:
-            looks, reason = 0, None
-            while looks < MAX_STOPPED and not self.left.wait(WATCH_INTERVAL):
-                reason = connection_error(address)
-                looks = looks + 1 if reason else 0
+            looks, reason = 0, ""
+            while looks < MAX_LOOKS and not self.left.is_set():
+                self._sleep()
+                if died := self.failure():
+                    looks, reason = MAX_LOOKS, _advice(died)
+                elif stopped := self._stopped():
+                    looks, reason = looks + 1, _advice(f"{stopped[0]} was stopped by a signal")
+                elif refused := connection_error(address):
+                    looks, reason = looks + 1, _no_answer(address, refused)
+                else:
+                    looks = 0
             if not self.left.is_set():
-                on_death(_no_answer(address, reason))
+                on_death(reason)
 
-        threading.Thread(target=watch, daemon=True).start()
+        self._watcher = threading.Thread(target=watch, daemon=True)
+        self._watcher.start()
+
+    def _sleep(self) -> None:
+        """Wait for the next look, or for the death of a vital process."""
+        self.find_processes()
+        files = []
+        for process in self.vital.values():
+            with suppress(OSError):  # it has died just now, or the kernel has no such files
+                files.append(os.pidfd_open(process.pid))
+        wait(files, WATCH_INTERVAL)
+        for file in files:
+            os.close(file)
 
     def kill_stopped(self) -> None:
         """Kill vital processes that a signal has stopped: `ray.shutdown` waits for them without end."""

@@ -17,6 +17,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
@@ -26,8 +27,7 @@ from rayfed_ssl.validation import UnitInterval
 
 def directions(dim: int, number: int, generator: torch.Generator) -> Tensor:
     """Draw directions of length 1, evenly over the sphere, [dim, number] on the generator's device."""
-    drawn = torch.randn(dim, number, generator=generator, device=generator.device)
-    return drawn / drawn.norm(dim=0)
+    return F.normalize(torch.randn(dim, number, generator=generator, device=generator.device), dim=0)
 
 
 def epps_pulley(shadows: Tensor, largest: float, knots: int) -> Tensor:

@@ -125,8 +125,6 @@ def run_study(
         queue.give_back(first)
         directory.record.finished = None
         cluster = start(address, on_ray_death=on_ray_death)
-        if cluster.directory is None and on_ray_death is not None:
-            cluster.health.watch_head(on_ray_death)
         try:
             resources = TrialResources(cluster.nodes(), directory.path.resolve() / "shared")
             run_on_tune(queue, resources, directory.path, concurrency=concurrency)
