@@ -37,7 +37,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.knn import capped
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods.fedavg import Averaging
-from rayfed_ssl.privacy.protection import accounted, defended, hostile_ids, protected
+from rayfed_ssl.privacy.protection import accounted, defended, protected
 from rayfed_ssl.processor import check_process
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.batching import num_batches
@@ -108,10 +108,9 @@ class Federation:
         self.dataset = dataset
         sizes = [len(rows) for _, rows in sorted(shards.items())]
         largest = sorted(sizes)[-cohort_size(config.clients.fraction, len(shards)) :]
-        hostile = hostile_ids(config.adversary, shards, config.seed)
-        method = defended(config.method, config.robust, config.adversary, hostile)
-        self.method: Method = protected(method, config.privacy, largest)
         self.task = replace(build_task(config, dataset), num_clients=len(shards))
+        method = defended(config, shards, dataset.train, self.task)
+        self.method: Method = protected(method, config.privacy, largest)
         self.shards = dict(shards)
         self.public = public
         self.held_out = dict(held_out or {})
