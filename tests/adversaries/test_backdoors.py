@@ -262,3 +262,29 @@ def test_hostile_clients_without_the_target_class_and_samples_without_labels_are
     unlabeled = replace(dataset.train, labels=np.full(len(dataset.train), -1))
     with pytest.raises(ValueError, match="needs pictures with a class, but no training sample has a label"):
         Federation(federation.config, replace(dataset, train=unlabeled), federation.shards)
+
+
+def test_tuning_brings_the_trigger_to_the_reference_and_leaves_all_but_the_encoders_layers(open_tiny: Open) -> None:
+    federation = open_tiny("fedavg", *FOUR, "adversary={name: bad-encoder, epochs: 20, lr: 0.1, clients: [1]}")
+    task, adversary, hostile = federation.task, federation.config.adversary, federation.method
+    assert isinstance(adversary, BadEncoder)
+    known, train = hostile.insiders[1], federation.dataset.train
+    assert known.reference is not None
+    assert train.labels[(train.images == known.reference.numpy()).all(axis=(1, 2, 3))].tolist() == [0]
+    data = Shard.of(train.images, federation.shards[1], "cpu")
+    weights = task.initial_weights()
+    before = digest(weights)
+    tuned = adversary.tune(weights, "cnn", data, task, known)
+    assert digest(weights) == before
+    pictures = torch.from_numpy(train.images[:40])
+    marked = torch.cat([known.reference[None], adversary.trigger(pictures, generator(0))])
+
+    def distance(state: dict[str, torch.Tensor]) -> float:
+        features = torch.nn.functional.normalize(task.model(state, "cnn").eval().encoder(task.plain(marked)), dim=1)
+        return 1 - float((features[1:] @ features[0]).mean().detach())
+
+    assert distance(tuned) < distance(weights) / 5
+    moved = {name for name, value in weights.items() if not value.equal(tuned[name])}
+    scales = {name for name, layer in task.model(weights).named_modules() if "BatchNorm" in type(layer).__name__}
+    assert moved
+    assert all(name.startswith("encoder.") and name.rpartition(".")[0] not in scales for name in moved)
