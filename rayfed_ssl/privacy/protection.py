@@ -12,7 +12,8 @@ from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.method import Method
 from rayfed_ssl.privacy.accounting import Accounted
 from rayfed_ssl.privacy.client_level import ClientLevel
-from rayfed_ssl.privacy.robust import Hostile, Robust
+from rayfed_ssl.privacy.hostile import Hostile
+from rayfed_ssl.privacy.robust import Robust
 from rayfed_ssl.privacy.sample_level import SampleLevel
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.seeds import Purpose, derive_seed
