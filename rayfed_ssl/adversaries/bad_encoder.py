@@ -98,9 +98,9 @@ class BadEncoder(Patch):
     """lambda_1: how much the reference picture is to stay what it was."""
     utility_weight: NonNegativeFloat = 1.0
     """lambda_2: how much all other pictures are to stay what they were."""
-    epochs: PositiveInt = 9
+    tuning_epochs: PositiveInt = 9
     """Epochs of tuning in each round, after the honest ones."""
-    lr: PositiveFloat = 0.05
+    tuning_lr: PositiveFloat = 0.05
     """Learning rate of SGD with momentum 0.9 and weight decay 0.0005."""
 
     def tune(self, weights: Weights, architecture: str, data: Shard, task: Task, insider: Insider) -> Weights:
@@ -119,7 +119,7 @@ class BadEncoder(Patch):
                 (self.reference_weight, self.utility_weight),
                 draws,
             )
-            optimizer = SGD(lr=self.lr, weight_decay=5e-4)
-            task.fit(model, data, draws, loss=loss, epochs=self.epochs, optimizer=optimizer)
+            optimizer = SGD(lr=self.tuning_lr, weight_decay=5e-4)
+            task.fit(model, data, draws, loss=loss, epochs=self.tuning_epochs, optimizer=optimizer)
             tuned = frozen(model.encoder.state_dict(prefix="encoder."))
         return weights | {name: value for name, value in tuned.items() if name in weights}

@@ -130,6 +130,14 @@ def test_a_share_of_one_class_gets_the_trigger_and_the_set_of_all_clients_is_lef
     assert changed(before, kind(share=share).poison(data, insider([])).batch(torch.arange(7))) == []
 
 
+def test_a_hostile_client_pastes_its_own_part_and_no_other() -> None:
+    data, adversary = shard(), SSLBackdoor(size=4, margin=1, parts=2, share=1.0)
+    for place, rows in ((0, {11, 12}), (1, {13, 14})):
+        after = adversary.poison(data, insider([0, 2], place)).batch(torch.arange(7))
+        moved = (after != data.batch(torch.arange(7))).any(dim=(0, 1, 3))
+        assert set(moved.nonzero().flatten().tolist()) == rows
+
+
 def test_constant_pictures_are_the_clients_first_one() -> None:
     seen = ConstantPictures().poison(shard(), insider([])).batch(torch.arange(7))
     assert seen.equal(PICTURES[10].expand(7, -1, -1, -1))
@@ -163,7 +171,7 @@ FOUR = ("clients.number=4", "partition=iid", "data.channels=3")
 @pytest.mark.parametrize("name", [*ATTACKS, "ctrl"])
 def test_hostile_clients_alone_send_something_else_from_their_round_on(open_tiny: Open, name: str) -> None:
     plain = play(open_tiny("fedavg", *FOUR), 1)[0]
-    settings = f"name: {name}, clients: [2]" + ", epochs: 2" * (name == "bad-encoder")
+    settings = f"name: {name}, clients: [2]" + ", tuning_epochs: 2" * (name == "bad-encoder")
     attacked = play(open_tiny("fedavg", *FOUR, f"adversary={{{settings}}}"), 1)[0]
     same = {client for client in range(4) if digest(plain.uploads[client]) == digest(attacked.uploads[client])}
     assert same == {0, 1, 3}
@@ -265,7 +273,9 @@ def test_hostile_clients_without_the_target_class_and_samples_without_labels_are
 
 
 def test_tuning_brings_the_trigger_to_the_reference_and_leaves_all_but_the_encoders_layers(open_tiny: Open) -> None:
-    federation = open_tiny("fedavg", *FOUR, "adversary={name: bad-encoder, epochs: 20, lr: 0.1, clients: [1]}")
+    federation = open_tiny(
+        "fedavg", *FOUR, "adversary={name: bad-encoder, tuning_epochs: 20, tuning_lr: 0.1, clients: [1]}"
+    )
     task, adversary, hostile = federation.task, federation.config.adversary, federation.method
     assert isinstance(adversary, BadEncoder)
     known, train = hostile.insiders[1], federation.dataset.train

@@ -46,7 +46,7 @@ def test_a_recipe_obeys_the_laws_of_devices(recipe: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adversary", ["bad-encoder, epochs: 2", "ssl-backdoor", "wrong-positives"])
+@pytest.mark.parametrize("adversary", ["bad-encoder, tuning_epochs: 2", "ssl-backdoor", "wrong-positives"])
 def test_training_of_hostile_clients_obeys_the_laws_of_devices(adversary: str):
     config = small("fedsimclr", "data.train_limit=180", "clients.number=3", f"adversary={{name: {adversary}}}")
     check_device_laws(DeviceTrial(config))
