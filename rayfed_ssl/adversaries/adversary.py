@@ -1,4 +1,4 @@
-"""What a hostile client is: it sends something else than what it has computed.
+"""What a hostile client is: it sends something else than what it has computed, or computes it from something else.
 
 Symbols: h honest uploads of the round, f hostile ones; mu and sigma mean and deviation (with h - 1) of the honest ones by
 number. Weights are seen as differences from what the clients received, everything else as it is.
@@ -14,6 +14,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from rayfed_ssl.data.image_store import ImageSet
+from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.training.task import Task
+from rayfed_ssl.trees import Weights
 from rayfed_ssl.validation import Validated
 
 
@@ -40,19 +44,68 @@ class Numbers:
         return self.honest.std(dim=0) if len(self.honest) > 1 else torch.zeros_like(self.own)
 
 
+@plain_dataclass(frozen=True, eq=False)
+class Insider:
+    """What a hostile client knows beside its pictures.
+
+    Attributes:
+        place: Its place among the hostile clients, from 0.
+        targets: Positions in its shard of the pictures of the target class, int64 [t].
+        reference: A picture of the target class that all hostile clients share, uint8 [C, H, W]; None where no class is.
+        seed: Of its draws, the same in all rounds.
+    """
+
+    place: int
+    targets: Tensor
+    reference: Tensor | None
+    seed: int
+
+
 @dataclass(frozen=True, kw_only=True)
-class Adversary(Validated, ABC):
-    """Hostile clients and what they send.
+class Adversary(Validated):
+    """Hostile clients."""
+
+    clients: PositiveInt | tuple[NonNegativeInt, ...] = 1
+    """Ids of hostile clients, or how many, which the seed then draws."""
+    from_round: PositiveInt = 1
+    """The first round in which they attack; after the last one they are as honest as others."""
+
+    def check(self, task: Task, train: ImageSet) -> None:
+        """Raise ValueError, before a run begins, for a task or samples that cannot be attacked so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingAdversary(Adversary):
+    """Hostile clients that train on something else, or towards it, and send what comes out.
+
+    Class attributes:
+        tunes: Whether it moves the weights that clients send.
+    """
+
+    tunes: ClassVar[bool] = False
+
+    def poison(self, data: Shard, insider: Insider) -> Shard:
+        """Give what the client trains on in the place of its samples; by default the same."""
+        return data
+
+    def settings(self, task: Task) -> Task:
+        """Give how it trains; by default as all do."""
+        return task
+
+    def tune(self, weights: Weights, architecture: str, data: Shard, task: Task, insider: Insider) -> Weights:
+        """Give what is sent in the place of trained weights, where it `tunes`."""
+        return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadAdversary(Adversary, ABC):
+    """Hostile clients that train as others do, and what they send.
 
     Class attributes:
         sees_honest: Whether it needs the honest uploads of the round; where there are none it sends its own.
     """
 
     sees_honest: ClassVar[bool] = False
-    clients: PositiveInt | tuple[NonNegativeInt, ...] = 1
-    """Ids of hostile clients, or how many, which the seed then draws."""
-    from_round: PositiveInt = 1
-    """The first round in which they attack."""
 
     def strength(self, pieces: Callable[[], Iterator[Numbers]], number: int, hostile: int) -> float:
         """Choose one number for the round from all pieces; `number` uploads arrived, `hostile` of them hostile ones."""

@@ -12,11 +12,11 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from rayfed_ssl.adversaries.adversary import Adversary, Numbers, Scale
+from rayfed_ssl.adversaries.adversary import Numbers, Scale, UploadAdversary
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALIE(Adversary):
+class ALIE(UploadAdversary):
     """Send the mean of honest uploads, some deviations away."""
 
     sees_honest: ClassVar = True
@@ -29,7 +29,7 @@ class ALIE(Adversary):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InnerProduct(Adversary):
+class InnerProduct(UploadAdversary):
     """Send the opposite of the mean of honest uploads."""
 
     sees_honest: ClassVar = True
@@ -42,7 +42,7 @@ class InnerProduct(Adversary):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinMax(Adversary):
+class MinMax(UploadAdversary):
     """Send the mean, as far away as two honest uploads are from each other."""
 
     sees_honest: ClassVar = True

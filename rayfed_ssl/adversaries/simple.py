@@ -14,11 +14,11 @@ from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from rayfed_ssl.adversaries.adversary import Adversary, Numbers, Scale
+from rayfed_ssl.adversaries.adversary import Numbers, Scale, UploadAdversary
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignFlip(Adversary):
+class SignFlip(UploadAdversary):
     """Send the opposite of what was computed."""
 
     scale: Scale = 1.0
@@ -30,7 +30,7 @@ class SignFlip(Adversary):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(Adversary):
+class Gaussian(UploadAdversary):
     """Send noise."""
 
     mean: float = 0.0
@@ -44,7 +44,7 @@ class Gaussian(Adversary):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling(Adversary):
+class Scaling(UploadAdversary):
     """Send what was computed, scaled so that the mean becomes it."""
 
     def strength(self, pieces: Callable[[], Iterator[Numbers]], number: int, hostile: int) -> float:
@@ -57,7 +57,7 @@ class Scaling(Adversary):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mimic(Adversary):
+class Mimic(UploadAdversary):
     """Repeat the first honest client's upload."""
 
     sees_honest: ClassVar = True
@@ -68,7 +68,7 @@ class Mimic(Adversary):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Permute(Adversary):
+class Permute(UploadAdversary):
     """Send rows that are no weights in a random order."""
 
     def forge(self, numbers: Numbers, strength: float, draws: torch.Generator) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from rayfed_ssl.adversaries.adversary import UploadAdversary
 from rayfed_ssl.clock.policies import FedBuff
 from rayfed_ssl.config.choices import (
     ADVERSARY,
@@ -65,7 +66,7 @@ class Config(Section):
     `module:Class`.
     """
     adversary: AdversaryField = Field(None, exclude_if=lambda adversary: adversary is None)
-    """Hostile clients, and what they send (docs/robust.md): one of `rayfed-ssl list adversaries`, or `module:Class`."""
+    """Hostile clients, and what they do (docs/robust.md): one of `rayfed-ssl list adversaries`, or `module:Class`."""
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
 
@@ -334,7 +335,7 @@ def _check_method(config: Config) -> None:
             f"objective={objective.belongs_to} belongs to method={objective.belongs_to} alone, got method={name}: take "
             f"another objective or method={objective.belongs_to}"
         )
-    if (config.robust or config.adversary) and config.privacy.secure_sum:
+    if (config.robust or isinstance(config.adversary, UploadAdversary)) and config.privacy.secure_sum:
         raise ConfigError(
             "privacy.secure_sum=true shows sums alone, and robust and adversary are about single uploads: set "
             "privacy.secure_sum=false"

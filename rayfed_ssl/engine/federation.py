@@ -33,7 +33,7 @@ from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods.fedavg import Averaging
-from rayfed_ssl.privacy.protection import accounted, defended, hostile_ids, protected
+from rayfed_ssl.privacy.protection import accounted, defended, protected
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
 
@@ -81,10 +81,9 @@ class Federation(Population):
         config = self.config
         sizes = [len(rows) for _, rows in sorted(shards.items())]
         largest = sorted(sizes)[-cohort_size(config.clients.fraction, len(shards)) :]
-        hostile = hostile_ids(config.adversary, shards, config.seed)
-        method = defended(config.method, config.robust, config.adversary, hostile)
-        self.method: Method = protected(method, config.privacy, largest)
         self.task = replace(build_task(config, dataset), num_clients=len(shards))
+        method = defended(config, shards, dataset.train, self.task)
+        self.method: Method = protected(method, config.privacy, largest)
         self.schedule: Schedule | None = None
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
         self.notes = (

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from torch import nn
 
+from rayfed_ssl.adversaries.backdoors import Backdoor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.partitions import random_rows
@@ -12,6 +13,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.evaluation_input import Subject
 from rayfed_ssl.evaluation.fine_tuning import accuracy_of
 from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, Transfer
+from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.training.task import Task
@@ -22,12 +24,16 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
 
     "knn"; "supervised" where the objective trains a classifier; if `final`, "linear" (last epoch), "linear_best" and the
     protocols by name. With `evaluation.probe="every"` "linear" in any round. Without labels only protocols that bring their
-    own.
+    own. With a backdoor, beside "knn" and "linear" the share of pictures with the trigger that the same vote and the same
+    probe, which learn from pictures without it, take for the target class: "attack_success_knn" and "attack_success".
     """
     subject = subject_of(encoder, config, task, dataset)
     settings = config.evaluation
     monitor = Neighbors(name="knn", **vars(settings.knn))
     metrics = dict(monitor.measure(subject)) if subject.is_labeled else {}
+    attacked = _triggered(subject, config) if metrics else None
+    if attacked is not None:
+        metrics[f"{ATTACK_SUCCESS}_knn"] = monitor.measure(attacked)["knn"]
     if metrics and task.objective.classifies and any(name.startswith("projector.") for name in subject.weights):
         model = subject.model()
         metrics["supervised"] = accuracy_of(subject, nn.Sequential(model.encoder, model.projector))
@@ -39,7 +45,17 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
     for protocol in due:
         if protocol.suits(subject):
             metrics |= measure(protocol, subject)
+            if attacked is not None and protocol.name == "linear":
+                metrics[ATTACK_SUCCESS] = measure(protocol, attacked)["linear"]
     return metrics
+
+
+def _triggered(subject: Subject, config: Config) -> Subject | None:
+    """Put the trigger on test pictures of other classes, all labeled as the target: an accuracy on them is its success."""
+    if not isinstance(backdoor := config.adversary, Backdoor):
+        return None
+    test = backdoor.triggered(subject.test, config.seed)
+    return subject.tested_on(test) if len(test) else None
 
 
 def held_out_notes(config: Config, number: int) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from pydantic import FiniteFloat
 
+from rayfed_ssl.adversaries.backdoors import Backdoor
+from rayfed_ssl.config.choices import ADVERSARY
 from rayfed_ssl.data.view_recipes import OwnView
 from rayfed_ssl.engine.diagnostics import encoder_diagnostics
 from rayfed_ssl.engine.federation import Federation
@@ -74,6 +76,7 @@ def _score(federation: Federation, encoder: Encoder) -> Metrics:
 
 def _facts(federation: Federation, encoder: Encoder) -> Mapping[str, Any]:
     evaluation, task = federation.config.dump()["evaluation"], federation.task
+    adversary = federation.config.adversary
     classifies = task.objective.classifies  # only then heads are scored, and not the same encoder under any objective
     return {
         "weights": digest({k: w for k, w in encoder.weights.items() if classifies or k.startswith("encoder.")}),
@@ -87,4 +90,4 @@ def _facts(federation: Federation, encoder: Encoder) -> Mapping[str, Any]:
         "precision": asdict(task.precision),
         "device": task.device.type,
         "threads": torch.get_num_threads(),
-    }
+    } | ({"adversary": ADVERSARY.dump(adversary)} if isinstance(adversary, Backdoor) else {})

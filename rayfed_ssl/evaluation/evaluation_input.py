@@ -69,6 +69,12 @@ class Subject:
         """Features of the test images, float32 [M, d]."""
         return self.extract(self.encoder, self.test.images)
 
+    def tested_on(self, test: ImageSet) -> "Subject":
+        """Copy this with other test samples; features of training samples are not computed again."""
+        other = replace(self, test=test)
+        vars(other)["train_features"] = self.train_features
+        return other
+
     def extract(
         self, module: nn.Module, images: np.ndarray, transform: Callable[[Tensor], Tensor] | None = None
     ) -> Tensor:

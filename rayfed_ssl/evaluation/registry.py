@@ -10,6 +10,9 @@ from typing import Literal
 from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, SemiSupervised, Transfer
 
 BEST = "_best"  # ending of a score whose epoch the test set has chosen
+ATTACK_SUCCESS = "attack_success"
+"""Share of test pictures with an adversary's trigger that a linear probe takes for its target class; with "_knn" a vote."""
+
 FEDCA = "FedCA (Zhang et al. 2020), text"
 FCL = "FCL (2022), text"
 
@@ -118,8 +121,9 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 
 
 def is_score(name: str) -> bool:
-    """Whether a measured number is an encoder's accuracy."""
-    return name.removesuffix(BEST) in {"knn", "linear", "supervised", *PROTOCOLS}
+    """Whether a measured number is an encoder's accuracy, or an adversary's success with it."""
+    attack = (ATTACK_SUCCESS, f"{ATTACK_SUCCESS}_knn")
+    return name.removesuffix(BEST) in {"knn", "linear", "supervised", *attack, *PROTOCOLS}
 
 
 __all__ = ["PROTOCOLS", "Protocol", "is_score"]

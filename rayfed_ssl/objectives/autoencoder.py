@@ -32,6 +32,7 @@ class AutoEncoder(PerSample):
 
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
+    compares_views: ClassVar[bool] = False
     head: ClassVar = Head("none")
     """None: projections are the features."""
     num_views: ClassVar = 1

@@ -92,6 +92,7 @@ class MAE(PerSample):
 
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
+    compares_views: ClassVar[bool] = False
     needs_patches: ClassVar[bool] = True
     head: ClassVar = Head("none")
     """None: projections are the mean over visible patches."""

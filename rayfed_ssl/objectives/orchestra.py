@@ -129,8 +129,10 @@ class OrchestraObjective(Objective):
     ) -> StepOutput:
         """Assignment consistency of two views, plus the cross entropy of a third view's rotation."""
         state, images = state_as(OrchestraState, state), batch.images
+        pictures = (images, context.positives(images), images)
         recipes = (context.views.first, context.views.second, context.views.first)
-        first, second, third = (context.augment(images, recipe, generator) for recipe in recipes)
+        views = zip(pictures, recipes, strict=True)
+        first, second, third = (context.augment(each, recipe, generator) for each, recipe in views)
         turns = draw(torch.randint, 4, (len(images),), generator=generator, device=context.device)
         with context.autocast():
             _, online = model(second)

@@ -58,6 +58,7 @@ class Rotation(PerSample):
 
     parts: ClassVar[Mapping[str, Rule]] = {}
     fixed_head: ClassVar[bool] = True
+    compares_views: ClassVar[bool] = False
     augmentation: Literal["rotnet", "views", "none"] = "rotnet"
     """What precedes the rotation: shift and mirror ("rotnet"), the run's first view ("views") or nothing ("none")."""
     turns: Literal["all", "one"] = "all"

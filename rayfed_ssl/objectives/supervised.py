@@ -25,6 +25,7 @@ class Supervised(PerSample):
     needs_labels: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
     fixed_head: ClassVar[bool] = True
+    compares_views: ClassVar[bool] = False
     num_views: ClassVar = 1
     num_classes: int = 0
     """Width of the classifier; the engine fills it in from the dataset."""

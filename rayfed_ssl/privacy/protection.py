@@ -1,19 +1,23 @@
 """The method that a run runs: the configuration's, within what `privacy.*` puts around it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from rayfed_ssl.adversaries.adversary import Adversary
-from rayfed_ssl.aggregation.robust.rule import Rule
+from rayfed_ssl.adversaries.backdoors import insiders
 from rayfed_ssl.config.privacy import Privacy
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.method import Method
 from rayfed_ssl.privacy.accounting import Accounted
 from rayfed_ssl.privacy.client_level import ClientLevel
-from rayfed_ssl.privacy.robust import Hostile, Robust
+from rayfed_ssl.privacy.hostile import Hostile
+from rayfed_ssl.privacy.robust import Robust
 from rayfed_ssl.privacy.sample_level import SampleLevel
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.training.task import Task
 
 
 def protected(method: Method, privacy: Privacy, sizes: Sequence[int]) -> Method:
@@ -36,21 +40,28 @@ def protected(method: Method, privacy: Privacy, sizes: Sequence[int]) -> Method:
     return method
 
 
-def defended(method: Method, rule: Rule | None, adversary: Adversary | None, hostile: Sequence[int]) -> Method:
-    """Put a rule around a method, and hostile clients around both."""
-    if rule is not None:
-        method = Robust(method=method, rule=rule)
-    return method if adversary is None else Hostile(method=method, adversary=adversary, ids=tuple(hostile))
+def defended(config: Config, shards: Mapping[int, np.ndarray], train: ImageSet, task: Task) -> Method:
+    """Put a rule around a configuration's method, and hostile clients around both.
+
+    Raises:
+        ValueError: The clients, or their samples, are none that could be hostile so.
+    """
+    method, adversary = config.method, config.adversary
+    if config.robust is not None:
+        method = Robust(method=method, rule=config.robust)
+    if adversary is None:
+        return method
+    adversary.check(task, train)
+    ids = hostile_ids(adversary, shards, config.seed)
+    return Hostile(method=method, adversary=adversary, insiders=insiders(adversary, ids, shards, train, config.seed))
 
 
-def hostile_ids(adversary: Adversary | None, clients: Collection[int], seed: int) -> tuple[int, ...]:
+def hostile_ids(adversary: Adversary, clients: Collection[int], seed: int) -> tuple[int, ...]:
     """Name the hostile clients of a run, or draw as many as are asked for.
 
     Raises:
         ValueError: There are fewer clients, or not these.
     """
-    if adversary is None:
-        return ()
     wanted = adversary.clients
     if isinstance(wanted, int):
         if wanted >= len(clients):

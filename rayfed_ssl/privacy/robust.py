@@ -1,16 +1,13 @@
-"""A robust rule in the place of the mean of weights, and hostile clients: methods around a method.
+"""A robust rule in the place of the mean of weights: a method around a method.
 
 The server reads each upload once and holds the round's where they lie. A rule makes of their weights one z, which every
 upload then has: the method's own mean of them is z bit for bit, whatever its sample counts say. Differences of parameters
 decide. Statistics of batch-norm, and what clients did not receive (a momentum model in round 1), follow with the same
 weights brought to sum 1, or by the same rule, so that variances stay positive. Integers, batch-norm's counters, are those
 that clients received.
-
-Hostile clients are simulated where uploads arrive: after the honest ones, in the server's step, so that the number of actors
-changes no bit. What they compute before is honest, and what they send is as large as it was.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -18,41 +15,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rayfed_ssl.adversaries.adversary import Adversary, Numbers
 from rayfed_ssl.aggregation.robust.eminspector import EmInspector
 from rayfed_ssl.aggregation.robust.geometry import from_combination
 from rayfed_ssl.aggregation.robust.rule import CoordinateRule, GramRule, Rule
 from rayfed_ssl.aggregation.weighted_mean import PIECE, weighted_mean
-from rayfed_ssl.method import Client, Declared, Metrics, Server, Task, Weights, one_by_one
+from rayfed_ssl.method import Client, Declared, Method, Metrics, Server, Task, Weights, one_by_one
 from rayfed_ssl.privacy.client_level import map_fields, with_variances
-from rayfed_ssl.privacy.secure_sum import drawn_among
 from rayfed_ssl.privacy.wrapper import Wrapper
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_statistic
-from rayfed_ssl.trees import leaves, map_leaves
 
 WEIGHT, DISTANCE = "robust_weight_", "robust_distance_"
 """Beginnings of the names of a client's weight in z, and of the distance of its parameters from z; its id follows."""
 
 
-class _Around(Wrapper):
-    """A method whose server holds a round's uploads and looks at each."""
+def held_fields(method: Method) -> Mapping[str, Declared]:
+    """Say what a method says of uploads where the server holds a round's and looks at each: but for sums and releases."""
+    return {name: replace(says, held=True) for name, says in one_by_one(method.upload_fields).items()}
 
-    @property
-    def upload_fields(self) -> Mapping[str, Declared]:
-        """What the method says, but for sums and releases."""
-        return {name: replace(says, held=True) for name, says in one_by_one(self.method.upload_fields).items()}
+
+@dataclass(frozen=True, kw_only=True)
+class Robust(Wrapper):
+    """A method whose mean of weights is a robust rule's."""
+
+    upload_fields = property(lambda self: held_fields(self.method))
+    rule: Rule
 
     def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         """Train as the method does."""
         return self.method.update_client(download, state, client)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Robust(_Around):
-    """A method whose mean of weights is a robust rule's."""
-
-    rule: Rule
 
     @property
     def field(self) -> str:
@@ -193,10 +183,10 @@ def _by_coordinate(
 def _pieces(received: Weights, weights: Sequence[Weights], names: Sequence[str]) -> Iterator[Tensor]:
     """Differences of several tensors from what was received, float64 [n, p]."""
     for name in names:
-        yield from _differences(received[name], [tree[name] for tree in weights])
+        yield from differences(received[name], [tree[name] for tree in weights])
 
 
-def _differences(origin: Tensor, ends: Sequence[Tensor]) -> Iterator[Tensor]:
+def differences(origin: Tensor, ends: Sequence[Tensor]) -> Iterator[Tensor]:
     """Differences of n tensors from their origin, some numbers of all at once, float64 [n, p]."""
     start, flat = origin.reshape(-1), [end.reshape(-1) for end in ends]
     for first in range(0, len(start), PIECE):
@@ -206,82 +196,3 @@ def _differences(origin: Tensor, ends: Sequence[Tensor]) -> Iterator[Tensor]:
 
 def _at(message: Any, field: str) -> Any:
     return reduce(getattr, field.split("."), message)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hostile(_Around):
-    """A method some of whose clients are hostile.
-
-    Attributes:
-        adversary: What they send.
-        ids: Who they are.
-    """
-
-    adversary: Adversary
-    ids: tuple[int, ...]
-
-    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
-        """Say who is hostile, and how often a sampled cohort has more of them than a rule takes."""
-        listed = ", ".join(map(str, self.ids))
-        notes = [f"hostile clients ({type(self.adversary).__name__}, from round {self.adversary.from_round}): {listed}"]
-        if isinstance(self.method, Robust):
-            taken = self.method.rule.hostile
-            more = sum(drawn_among(task.num_clients, len(self.ids), task.cohort_size)[taken + 1 :])
-            if more > 0:
-                notes.append(
-                    f"a round has more than robust.hostile={taken} hostile clients with a probability of {more:.2g}: the "
-                    "rule promises nothing of such rounds"
-                )
-        return (*self.method.check(task, num_public), *notes)
-
-    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[Any, Metrics]:
-        """Replace hostile uploads, then aggregate; reports how many of the two kinds a rule gave no weight."""
-        held = dict(uploads.items())
-        hostile = [client_id for client_id in held if client_id in self.ids]
-        honest = [dict(leaves(upload)) for client_id, upload in held.items() if client_id not in self.ids]
-        acts = server.round >= self.adversary.from_round and bool(honest or not self.adversary.sees_honest)
-        for client_id in hostile if acts else ():
-            seed = derive_seed(server.task.seed, Purpose.ADVERSARY, round=server.round, participant=client_id)
-            received, counts = dict(leaves(self.method.download(state, client_id))), (len(held), len(hostile))
-            held[client_id] = self._forged(held[client_id], honest, received, counts, generator(seed))
-        after, metrics = self.method.update_server(state, held, server)
-        dropped = [client_id for client_id in held if metrics.get(f"{WEIGHT}{client_id}") == 0]
-        if any(name.startswith(WEIGHT) for name in metrics):
-            found = sum(client_id in hostile for client_id in dropped)
-            metrics = metrics | {"hostile_found": float(found), "honest_lost": float(len(dropped) - found)}
-        return after, metrics
-
-    def _forged(
-        self,
-        upload: Any,
-        honest: Sequence[Mapping[str, Any]],
-        received: Mapping[str, Any],
-        counts: tuple[int, int],
-        draws: torch.Generator,
-    ) -> Any:
-        """Make what is sent of an upload; honest ones and the download by path, `counts` of all and of hostile uploads."""
-        own = {path: leaf for path, leaf in leaves(upload) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
-        rows = {p: v if "/weights/" in p or v.dim() < 2 else self.adversary.rearrange(v, draws) for p, v in own.items()}
-        zeros = {path: torch.zeros((), dtype=leaf.dtype).expand(leaf.shape) for path, leaf in own.items()}
-        origins = {path: received.get(path, zeros[path]) if "/weights/" in path else zeros[path] for path in own}
-
-        def pieces(path: str) -> Iterator[Numbers]:
-            alike = [one[path] for one in honest if getattr(one.get(path), "shape", None) == own[path].shape]
-            for piece in _differences(origins[path], [rows[path], *alike]):
-                yield Numbers(piece[0], piece[1:])
-
-        def every(paths: Sequence[str]) -> Callable[[], Iterator[Numbers]]:
-            return lambda: (piece for path in paths for piece in pieces(path) if len(piece.honest))
-
-        strength = self.adversary.strength(every([p for p in own if not is_statistic(p)]), *counts)
-        forged: dict[int, Tensor] = {}
-        for path, leaf in own.items():
-            sent = [
-                self.adversary.forge(piece, strength, draws)
-                if len(piece.honest) or not self.adversary.sees_honest
-                else piece.own
-                for piece in pieces(path)
-            ]
-            value = torch.cat(sent).view(leaf.shape) + origins[path].double()
-            forged[id(leaf)] = (value.clamp(min=0) if path.endswith("running_var") else value).to(leaf.dtype)
-        return map_leaves(lambda leaf: forged.get(id(leaf), leaf), upload)

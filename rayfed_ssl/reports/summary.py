@@ -9,6 +9,7 @@ from statistics import fmean
 from rayfed_ssl.config.choices import Foreign
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
+from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
 from rayfed_ssl.formats import DECISIVE, duration, percent, size, standard_error, value_text
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.audit_rows import audit_scores
@@ -168,6 +169,16 @@ class Summary:
             before += " (without new crops in each epoch, which the run's own probe has)"
         position = self.position()
         return f"{self.start_kind}: {before}" + (f"; this run is {position}" if position else "")
+
+    def attack_line(self) -> str | None:
+        """Say how often a trigger succeeds, and how often it does before round 1; None without a backdoor."""
+        if (now := self.headline(ATTACK_SUCCESS)) is None:
+            return None
+        before, errors = self.start(ATTACK_SUCCESS), 100 * self.error(ATTACK_SUCCESS)
+        beside = (
+            "" if before is None else f"; {self.start_kind}: {percent(before)}, ± {errors:.2f} points of difference"
+        )
+        return f"attack success: {percent(now)} of pictures with the trigger are taken for the target class{beside}"
 
     def minimum(self, score: str) -> float | None:
         """The lowest score over clients' own encoders: FLESD's Min-Local for the method "local"."""

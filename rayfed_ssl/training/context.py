@@ -41,6 +41,7 @@ class Context(ABC):
         drop_last: Whether an incomplete last batch is left out.
         device: Where models and batches live.
         precision: Number format and memory layout of the forward pass.
+        wrong_positives: Whether second views are of other pictures, as hostile clients may draw them.
     """
 
     channels: int
@@ -54,6 +55,7 @@ class Context(ABC):
     drop_last: bool = False
     device: torch.device
     precision: Precision
+    wrong_positives: bool = False
 
     @abstractmethod
     def twin(self, model: Model) -> Model:
@@ -81,8 +83,14 @@ class Context(ABC):
         """Draw all first and then all second views, float [2 B, C, size, size]; in one pass if recipes are equal."""
         first, second = self.views.first, self.views.second
         if first == second:
-            return self.augment(images.repeat(2, 1, 1, 1), first, generator)
-        return torch.cat([self.augment(images, recipe, generator) for recipe in (first, second)])
+            return self.augment(torch.cat([images, self.positives(images)]), first, generator)
+        return torch.cat(
+            [self.augment(images, first, generator), self.augment(self.positives(images), second, generator)]
+        )
+
+    def positives(self, images: Tensor) -> Tensor:
+        """Give the images that second views are of: the same, or each one's neighbor."""
+        return images.roll(1, 0) if self.wrong_positives else images
 
     def plain(self, images: Tensor) -> Tensor:
         """Normalize images without augmentation, or their centers: uint8 [B, C, H, W] to float [B, C, size, size]."""

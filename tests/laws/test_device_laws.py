@@ -45,6 +45,13 @@ def test_a_recipe_obeys_the_laws_of_devices(recipe: str):
         check_device_laws(DeviceTrial(config, waits_per_step=FEDFOA_WAITS if recipe.startswith("fedfoa") else 0))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("adversary", ["bad-encoder, tuning_epochs: 2", "ssl-backdoor", "wrong-positives"])
+def test_training_of_hostile_clients_obeys_the_laws_of_devices(adversary: str):
+    config = small("fedsimclr", "data.train_limit=180", "clients.number=3", f"adversary={{name: {adversary}}}")
+    check_device_laws(DeviceTrial(config))
+
+
 @pytest.mark.parametrize("resident", [pytest.param(0, marks=pytest.mark.slow), 70 * 64], ids=["none", "one at a time"])
 @pytest.mark.parametrize(
     "recipe", ["flesd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedca", "fedx"))]

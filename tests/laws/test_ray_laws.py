@@ -17,7 +17,13 @@ pytestmark = pytest.mark.ray
 KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models", "fedavg-private"]
 """A variant for each kind of state: weights alone, public data, what clients keep, several models, a privacy budget."""
 
-TWO_ACTORS = ("fedavg-half-of-the-clients", "fedavg-krum-alie", "fedavg-private", "fedavg-private-samples")
+TWO_ACTORS = (
+    "fedavg-half-of-the-clients",
+    "fedavg-krum-alie",
+    "fedavg-bad-encoder",
+    "fedavg-private",
+    "fedavg-private-samples",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -35,6 +35,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg-trimmed-mean": ("fedavg", "clients.number=4", "robust={name: trimmed-mean, before: nnm}"),
     "fedavg-krum-alie": ("fedavg", "clients.number=7", "robust=krum", "adversary=alie"),
     "flesd-permute": ("flesd", "adversary=permute"),
+    "fedavg-bad-encoder": (
+        "fedavg",
+        "adversary={name: bad-encoder, clients: 2, parts: 2, tuning_epochs: 2, from_round: 2}",
+    ),
+    "flesd-ssl-backdoor": ("flesd", "adversary={name: ssl-backdoor, share: 1, size: 4}"),
     "fedsc-private": (
         "fedsc",
         "method.weighting=uniform",

@@ -106,6 +106,7 @@ def _facts(summary: "Summary") -> dict[str, str]:
 
 def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequence[Mapping[str, str]]":
     """Give a row for each run, by heading; a column that none has is left out."""
+    from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
     from rayfed_ssl.formats import duration, number, percent, size
     from rayfed_ssl.records.audit_rows import main_scores
     from rayfed_ssl.reports.seed_groups import SeedGroup, differing_settings
@@ -125,6 +126,7 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
             "linear": percent(summary.headline("linear")),
             "minimum": percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
             "kNN": percent(summary.headline("knn")),
+            "attack success": "" if (rate := summary.headline(ATTACK_SUCCESS)) is None else percent(rate),
             "up": size(summary.bytes_up),
             "down": size(summary.bytes_down),
             "seconds": f"{summary.seconds:.0f}",
@@ -136,11 +138,8 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
         | {name: number(audit[name]) if name in audit else "" for name in attacks}
         for summary, audit, settings in zip(summaries, audits, differing, strict=True)
     ]
-    absent = {
-        key
-        for key in ("what differs", "recipe", "epsilon", "virtual time", "wasted", "virtual time until then")
-        if not any(row.get(key) for row in rows)
-    }
+    rare = ("what differs", "recipe", "attack success", "epsilon", "virtual time", "wasted", "virtual time until then")
+    absent = {key for key in rare if not any(row.get(key) for row in rows)}
     return [{key: text for key, text in row.items() if key not in absent} for row in rows]
 
 
@@ -148,7 +147,7 @@ def _beside_start(summaries: "Sequence[Summary]") -> Iterator[str]:
     """Say where each run is beside its start, and what it warned of."""
     for summary in summaries:
         warnings = [f"warning: {warning}" for warning in summary.warnings]
-        for line in filter(None, [summary.start_line(), *warnings]):
+        for line in filter(None, [summary.start_line(), summary.attack_line(), *warnings]):
             yield f"{summary.directory.name}: {line}"
 
 

@@ -3,14 +3,17 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rayfed_ssl.engine.phase_timer import phases_text
-from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
+from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, BEST, PROTOCOLS
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.reports.summary import Summary, epsilon_text, virtual_text, with_client_summary
 from tune.terminal import echo, plain_console, print_table
 
-HEADINGS = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"}
-"""Headings of the scores that every run has, and of the classifier that a supervised objective trains."""
+HEADINGS = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"} | {
+    ATTACK_SUCCESS: "attack success",
+    f"{ATTACK_SUCCESS}_knn": "attack success, kNN",
+}
+"""Headings of the scores that every run has, of a supervised objective's classifier, and of a backdoor's success."""
 
 OF_CHOICE = tuple(name for name in PROTOCOLS if name != "knn")
 """Protocols that a run measures on request only."""
@@ -23,7 +26,7 @@ def print_run(summary: Summary, verbose: bool = False, warned: Collection[str] =
     if summary.scores:
         print_scores(summary.scores, labels if summary.config.clients.models else {}, verbose)
         print_protocols(summary.scores, verbose)
-        if line := summary.start_line():
+        for line in filter(None, (summary.start_line(), summary.attack_line())):
             console.print(line, soft_wrap=True)
         console.print()
     sizes = {
@@ -57,8 +60,9 @@ def remarks(summaries: Sequence[Summary]) -> list[str]:
 def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str], verbose: bool) -> None:
     """Print a row for each encoder, under its label if it has one; a classifier's column only where one has it."""
     names = {name: heading for name, heading in HEADINGS.items() if verbose or not name.endswith(BEST)}
-    if not any("supervised" in metrics for metrics in scores.values()):
-        del names["supervised"]
+    for name in ("supervised", ATTACK_SUCCESS, f"{ATTACK_SUCCESS}_knn"):
+        if not any(name in metrics for metrics in scores.values()):
+            del names[name]
     rows = [
         [labels.get(encoder, encoder), *(percent(metrics.get(name)) for name in names)]
         for encoder, metrics in with_client_summary(scores).items()

@@ -9,12 +9,13 @@ import optuna
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
+from rayfed_ssl.adversaries.backdoors import Backdoor
 from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
+from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, PROTOCOLS, is_score
 from tune.studies.definition.schema import BYTES, EPSILON, TARGET
 from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
@@ -68,7 +69,7 @@ def check_study(study: Study) -> None:
         is_measured = is_score(goal.score) or goal.score in others or TARGET.fullmatch(goal.score)
         if not is_measured and not (attack in ATTACKS and metric):
             audits, targets = (f"{attack}.auc" for attack in ATTACKS), ("time_to:0.45", "bytes_to:0.45")
-            scores = {"linear", *PROTOCOLS, *others, *audits, *targets}
+            scores = {"linear", ATTACK_SUCCESS, *PROTOCOLS, *others, *audits, *targets}
             raise ConfigError(
                 f"{study.name}: there is no score {goal.score!r}{nearest(goal.score, scores)}: see docs/sweeps.md, goals"
             )
@@ -89,6 +90,12 @@ def _check_some_trial(study: Study) -> None:
             if config.clock is None and any(goal.score.startswith("time_to:") for goal in study.goals):
                 raise ConfigError(
                     "time_to is of virtual time, and there is no clock: set clock=phones, or take bytes_to"
+                )
+            if not isinstance(config.adversary, Backdoor) and any(
+                g.score.startswith(ATTACK_SUCCESS) for g in study.goals
+            ):
+                raise ConfigError(
+                    f"{ATTACK_SUCCESS} is of a trigger, and no adversary has one: set adversary=ssl-backdoor"
                 )
             Federation.open(config)
             return

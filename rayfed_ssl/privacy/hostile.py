@@ -1,0 +1,153 @@
+"""Hostile clients: a method around a method.
+
+Hostile clients that send something else are simulated where uploads arrive: after the honest ones, in the server's step, so
+that the number of actors changes no bit. What they compute before is honest, and what they send is as large as it was. Those
+that train on something else do so where clients train.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rayfed_ssl.adversaries.adversary import Adversary, Insider, Numbers, TrainingAdversary, UploadAdversary
+from rayfed_ssl.method import Client, Declared, Metrics, Server, Task
+from rayfed_ssl.privacy.client_level import map_fields
+from rayfed_ssl.privacy.robust import WEIGHT, Robust, differences, held_fields
+from rayfed_ssl.privacy.secure_sum import drawn_among
+from rayfed_ssl.privacy.wrapper import Wrapper
+from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.training.state_parts import is_statistic
+from rayfed_ssl.trees import leaves, map_leaves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hostile(Wrapper):
+    """A method some of whose clients are hostile.
+
+    Attributes:
+        adversary: What they do.
+        insiders: Who they are, and what each knows.
+    """
+
+    adversary: Adversary
+    insiders: Mapping[int, Insider]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Who they are."""
+        return tuple(self.insiders)
+
+    @property
+    def upload_fields(self) -> Mapping[str, Declared]:
+        """What the method says, but for sums and releases where uploads are forged beside each other."""
+        return held_fields(self.method) if isinstance(self.adversary, UploadAdversary) else self.method.upload_fields
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Say who is hostile, and how often a sampled cohort has more of them than a rule takes."""
+        if isinstance(self.adversary, TrainingAdversary) and self.adversary.tunes and not self._weight_fields:
+            raise ValueError(
+                f"{type(self.adversary).__name__} tunes weights that a client sends, and {type(self.method).__name__} sends "
+                "none: take fedavg or another method that sends weights, or another adversary"
+            )
+        listed = ", ".join(map(str, self.ids))
+        notes = [f"hostile clients ({type(self.adversary).__name__}, from round {self.adversary.from_round}): {listed}"]
+        if isinstance(self.method, Robust):
+            taken = self.method.rule.hostile
+            more = sum(drawn_among(task.num_clients, len(self.ids), task.cohort_size)[taken + 1 :])
+            if more > 0:
+                notes.append(
+                    f"a round has more than robust.hostile={taken} hostile clients with a probability of {more:.2g}: the "
+                    "rule promises nothing of such rounds"
+                )
+        return (*self.method.check(task, num_public), *notes)
+
+    def init_client(self, client: Client) -> Any:
+        """Remember what the method makes a client remember of what it trains on."""
+        return self.method.init_client(self._attacking(client)[0])
+
+    def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        """Train as the method does, on what a hostile client trains on, and tune the weights that it sends."""
+        attacking, adversary = self._attacking(client)
+        upload, after, metrics = self.method.update_client(download, state, attacking)
+        if adversary is None or not adversary.tunes:
+            return upload, after, metrics
+
+        def tuned(name: str, value: Any) -> Any:
+            insider, task = self.insiders[client.id], attacking.task
+            tunes = name in self._weight_fields and isinstance(value, dict)
+            return adversary.tune(value, client.architecture, attacking.data, task, insider) if tunes else value
+
+        return map_fields(tuned, upload), after, metrics
+
+    @property
+    def _weight_fields(self) -> tuple[str, ...]:
+        return tuple(name for name, says in self.method.upload_fields.items() if says.kind == "weights")
+
+    def _attacking(self, client: Client) -> tuple[Client, TrainingAdversary | None]:
+        """Give a client as it trains, and the adversary if it is hostile there."""
+        insider, adversary = self.insiders.get(client.id), self.adversary
+        if insider is None or client.round < adversary.from_round or not isinstance(adversary, TrainingAdversary):
+            return client, None
+        data, task = adversary.poison(client.data, insider), adversary.settings(client.task)
+        return replace(client, data=data, task=task), adversary
+
+    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[Any, Metrics]:
+        """Replace what is forged, then aggregate; reports how many of the two kinds a rule gave no weight."""
+        if isinstance(self.adversary, UploadAdversary):
+            uploads = self._with_forged(self.adversary, state, dict(uploads.items()), server)
+        present = list(uploads)
+        after, metrics = self.method.update_server(state, uploads, server)
+        if any(name.startswith(WEIGHT) for name in metrics):
+            dropped = [client_id for client_id in present if metrics.get(f"{WEIGHT}{client_id}") == 0]
+            found = sum(client_id in self.insiders for client_id in dropped)
+            metrics = metrics | {"hostile_found": float(found), "honest_lost": float(len(dropped) - found)}
+        return after, metrics
+
+    def _with_forged(
+        self, adversary: UploadAdversary, state: Any, uploads: dict[int, Any], server: Server
+    ) -> dict[int, Any]:
+        hostile = [client_id for client_id in uploads if client_id in self.insiders]
+        honest = [dict(leaves(upload)) for client_id, upload in uploads.items() if client_id not in self.insiders]
+        acts = server.round >= adversary.from_round and bool(honest or not adversary.sees_honest)
+        for client_id in hostile if acts else ():
+            seed = derive_seed(server.task.seed, Purpose.ADVERSARY, round=server.round, participant=client_id)
+            received, counts = dict(leaves(self.method.download(state, client_id))), (len(uploads), len(hostile))
+            uploads[client_id] = _forged(adversary, uploads[client_id], honest, received, counts, generator(seed))
+        return uploads
+
+
+def _forged(
+    adversary: UploadAdversary,
+    upload: Any,
+    honest: Sequence[Mapping[str, Any]],
+    received: Mapping[str, Any],
+    counts: tuple[int, int],
+    draws: torch.Generator,
+) -> Any:
+    """Make what is sent of an upload; honest ones and the download by path, `counts` of all and of hostile uploads."""
+    own = {path: leaf for path, leaf in leaves(upload) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
+    rows = {p: v if "/weights/" in p or v.dim() < 2 else adversary.rearrange(v, draws) for p, v in own.items()}
+    zeros = {path: torch.zeros((), dtype=leaf.dtype).expand(leaf.shape) for path, leaf in own.items()}
+    origins = {path: received.get(path, zeros[path]) if "/weights/" in path else zeros[path] for path in own}
+
+    def pieces(path: str) -> Iterator[Numbers]:
+        alike = [one[path] for one in honest if getattr(one.get(path), "shape", None) == own[path].shape]
+        for piece in differences(origins[path], [rows[path], *alike]):
+            yield Numbers(piece[0], piece[1:])
+
+    def every(paths: Sequence[str]) -> Callable[[], Iterator[Numbers]]:
+        return lambda: (piece for path in paths for piece in pieces(path) if len(piece.honest))
+
+    strength = adversary.strength(every([p for p in own if not is_statistic(p)]), *counts)
+    forged: dict[int, Tensor] = {}
+    for path, leaf in own.items():
+        sent = [
+            adversary.forge(piece, strength, draws) if len(piece.honest) or not adversary.sees_honest else piece.own
+            for piece in pieces(path)
+        ]
+        value = torch.cat(sent).view(leaf.shape) + origins[path].double()
+        forged[id(leaf)] = (value.clamp(min=0) if path.endswith("running_var") else value).to(leaf.dtype)
+    return map_leaves(lambda leaf: forged.get(id(leaf), leaf), upload)
