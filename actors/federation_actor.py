@@ -15,9 +15,9 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.fingerprint import Arithmetic, different
 from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.steps import Steps
-from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.foreign import plugins
+from rayfed_ssl.machine.environment import cpu_model, environment
 
 COMPARED = ("python", "ray", "torch", "rayfed-ssl")
 """Packages that must have the same version on all machines."""

@@ -24,7 +24,7 @@ _EXPORTS = {
     "replay": "rayfed_ssl.records.replay",
     "resume": "rayfed_ssl.runs",
     "run": "rayfed_ssl.runs",
-    "set_up_portable_cpu": "rayfed_ssl.processor",
+    "set_up_portable_cpu": "rayfed_ssl.machine.processor",
 }
 
 __all__ = [

@@ -15,8 +15,8 @@ from examples.my_objective import DCL, decoupled_loss
 from examples.trimmed_mean import TrimmedMean, trimmed_mean
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.runs import run
-from rayfed_ssl.seeds import generator
 from rayfed_ssl.testing import LAWS, check_objective, toy_config
 from rayfed_ssl.testing.trial import Trial
 from tests.naive import cosine

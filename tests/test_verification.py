@@ -19,7 +19,7 @@ from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.processor import PORTABLE
+from rayfed_ssl.machine.processor import PORTABLE
 from rayfed_ssl.records.manifest import settings_sha256
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import digest_notes

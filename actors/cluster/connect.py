@@ -22,8 +22,8 @@ from actors.cluster.mps import MpsDaemon, is_available
 from actors.cluster.private_ray import PORT, exported, free_ports, needed_processes, options
 from actors.cluster.stale_sessions import MPS, SessionDirectory, kill_processes, remove_stale_sessions
 from actors.errors import ClusterError, first_line
-from rayfed_ssl.processor import PORTABLE, is_portable
-from rayfed_ssl.resources import cores, free_memory
+from rayfed_ssl.machine.processor import PORTABLE, is_portable
+from rayfed_ssl.machine.resources import cores, free_memory
 
 START_TIMEOUT = 120.0
 """Seconds that a private Ray may take to start; on two busy cores it takes 3 to 6, one whose process died ends at once."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl.resources import cores, free_memory
+from rayfed_ssl.machine.resources import cores, free_memory
 
 SHARED_MEMORY = Path("/dev/shm")
 """Where Ray keeps its object store."""

@@ -14,7 +14,7 @@ import ray
 from ray._raylet import DASHBOARD_AGENT_LISTEN_PORT_NAME, persist_port  # type: ignore[attr-defined]
 
 from actors.cluster.machine import MIN_STORE, SHARED_MEMORY, free_shared_memory, object_store_size
-from rayfed_ssl.resources import free_memory
+from rayfed_ssl.machine.resources import free_memory
 
 PORT = "RAY_GCS_SERVER_PORT"
 """Where Ray reads the port of a head that it starts: while it waits for a port of its own choice it blocks all threads."""

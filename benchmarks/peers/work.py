@@ -20,7 +20,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.models import Model
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.trees import Weights
 
 

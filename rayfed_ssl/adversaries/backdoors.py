@@ -20,7 +20,7 @@ from rayfed_ssl.adversaries.adversary import Adversary, Insider, TrainingAdversa
 from rayfed_ssl.adversaries.triggers import paste, patch, raise_frequencies
 from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.task import Task
 
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -21,7 +21,7 @@ from rayfed_ssl.adversaries.adversary import Insider
 from rayfed_ssl.adversaries.backdoors import Patch
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.optimizers import SGD
 from rayfed_ssl.training.task import Task

@@ -24,15 +24,15 @@ from rayfed_ssl.config.strict import parse
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.engine.fingerprint import Arithmetic, different
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.foreign import plugins
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.privacy import client_level, secure_sum
 from rayfed_ssl.privacy.secure_sum import SecureSum
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.records.audit_rows import ATTACKS_VERSION, SCHEMA, TABLE, pictures_of, read_audit
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.replay import open_run, replay_step
-from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.storage.tables import write_table

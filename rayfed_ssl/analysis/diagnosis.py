@@ -14,7 +14,6 @@ from rayfed_ssl.data.partitions import count_samples
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.diagnostics import CLIENT_SAMPLES, encoder_diagnostics, holds, sample_images
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.representation_metrics import (
     angles,
@@ -27,6 +26,7 @@ from rayfed_ssl.evaluation.representation_metrics import (
     relation_distance,
 )
 from rayfed_ssl.export.encoders import encoders_of
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.metric_rows import client_of
 from rayfed_ssl.records.replay import open_run

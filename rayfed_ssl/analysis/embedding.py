@@ -12,13 +12,13 @@ from threadpoolctl import threadpool_limits
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.engine.diagnostics import model_content
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.encoders import last_encoder
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.records.replay import replay
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.seeds import Purpose, derive_seed
 
 SAMPLES = 2048
 """Test images, at most (FedFoA, section 4.3)."""

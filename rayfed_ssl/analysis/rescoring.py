@@ -21,10 +21,10 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.engine.task_builder import build_task
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol
 from rayfed_ssl.export.encoders import encoders_of
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints

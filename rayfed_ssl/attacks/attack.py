@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.method import Client, Method, Task, Weights, sent_fields
 from rayfed_ssl.models import Model
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 
 Knowledge: TypeAlias = Literal[
     "auxiliary pictures", "objective", "views", "hyperparameters", "the client's random draws"

@@ -26,9 +26,9 @@ from rayfed_ssl.attacks.matched_representation import private_rows, rows_like
 from rayfed_ssl.attacks.model_theft import attacked, target_kind
 from rayfed_ssl.attacks.reconstruction import assign, compare, pixels, split_auxiliary
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.draws import draw
 from rayfed_ssl.models.decoder import Decoder, reconstruction_error
-from rayfed_ssl.seeds import seeded_globally
+from rayfed_ssl.randomness.draws import draw
+from rayfed_ssl.randomness.seeds import seeded_globally
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.step import Training

@@ -34,7 +34,7 @@ from rayfed_ssl.data.augmentation import augment_pixels, center_crop
 from rayfed_ssl.data.color import standardize
 from rayfed_ssl.data.view_recipes import OwnView, ViewRecipe
 from rayfed_ssl.method import Task, sent_fields
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.validation import Validated

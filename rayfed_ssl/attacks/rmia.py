@@ -26,7 +26,7 @@ from rayfed_ssl.attacks.model_theft import embed
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.models import Model
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.trees import digest
 
 

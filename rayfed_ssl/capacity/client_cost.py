@@ -26,7 +26,7 @@ from rayfed_ssl.engine.result_cache import CachedResult
 from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import size
-from rayfed_ssl.resources import free_memory
+from rayfed_ssl.machine.resources import free_memory
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import nbytes
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rayfed_ssl.clock.devices import SECOND
 from rayfed_ssl.clock.policies import Policy
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.seeds import SERVER
+from rayfed_ssl.randomness.seeds import SERVER
 
 Integers = npt.NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from rayfed_ssl.clock.devices import DAY, SECOND, Availability, Device, uniform
 from rayfed_ssl.clock.policies import Policy, TaskSeconds, View
 from rayfed_ssl.clock.schedule import COLUMNS, GONE, STALE, USED, Schedule, Work
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.seeds import SERVER, Purpose, derive_seed
+from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed
 
 LONGEST = 100 * 365 * 24 * 3600.0
 """Seconds of a task at most."""

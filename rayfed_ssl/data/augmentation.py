@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.color import blur, grayscale, jitter, plan_jitter, solarize, standardize, unit
 from rayfed_ssl.data.view_recipes import OwnView, ViewRecipe
-from rayfed_ssl.draws import draw
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.foreign import plugins
-from rayfed_ssl.seeds import seeded_globally
+from rayfed_ssl.randomness.draws import draw
+from rayfed_ssl.randomness.seeds import seeded_globally
 
 CHUNK = 1 << 18
 """Values that one pass handles on a CPU: few enough for the allocator to reuse the temporaries."""

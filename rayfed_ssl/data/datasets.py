@@ -40,7 +40,7 @@ from rayfed_ssl.data.tables import NO_COLUMNS, TEST_NAMES, TRAIN_NAMES, Columns,
 from rayfed_ssl.data.torch_datasets import check_torch, find_torch, find_torchvision, find_vision, vision_names
 from rayfed_ssl.errors import nearest, printable
 from rayfed_ssl.foreign import plugins
-from rayfed_ssl.resources import free_memory
+from rayfed_ssl.machine.resources import free_memory
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rayfed_ssl.draws import draw
+from rayfed_ssl.randomness.draws import draw
 
 LARGEST_SHARE = 0.65
 """c_1: shares are drawn again until none is larger (code)."""

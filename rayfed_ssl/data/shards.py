@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.data.label_subset import Choice, label_subset
-from rayfed_ssl.draws import draw, move
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.randomness.draws import draw, move
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.trees import to_torch
 
 CPU = torch.device("cpu")

@@ -33,7 +33,7 @@ from rayfed_ssl.evaluation.representation_metrics import (
     uniformity,
 )
 from rayfed_ssl.method import Encoder, Metrics, sent_fields
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_state, part_of
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights

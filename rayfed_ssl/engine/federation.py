@@ -34,7 +34,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.privacy.protection import accounted, defended, protected
-from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
+from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
 
 

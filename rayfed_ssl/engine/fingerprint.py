@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from rayfed_ssl.config.sections import Engine
-from rayfed_ssl.environment import compute_threads
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.models.precision import Precision, autocast
 from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.task import Task

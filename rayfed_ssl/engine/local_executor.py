@@ -12,7 +12,7 @@ from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Eva
 from rayfed_ssl.engine.start_scores import score_start
 from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.engine.upload_store import UploadStore
-from rayfed_ssl.environment import compute_threads
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory

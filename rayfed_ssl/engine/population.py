@@ -25,8 +25,8 @@ from rayfed_ssl.engine.scoring import held_out_notes, labeled
 from rayfed_ssl.engine.task_builder import views_of
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.knn import capped
-from rayfed_ssl.processor import check_process
-from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.machine.processor import check_process
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.training.batching import num_batches
 from rayfed_ssl.training.context import cohort_size
 

@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.foreign.reading import read_bytes
+from rayfed_ssl.machine.environment import cpu_model, environment
 from rayfed_ssl.storage.filesystem import write_atomically
 
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from rayfed_ssl.evaluation.fine_tuning import accuracy_of
 from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, Transfer
 from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.training.task import Task
 
 

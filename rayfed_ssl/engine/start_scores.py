@@ -20,8 +20,8 @@ from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.result_cache import CachedResult
 from rayfed_ssl.engine.round_loop import Executor
 from rayfed_ssl.engine.scoring import score
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.trees import digest
 

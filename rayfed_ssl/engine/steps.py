@@ -9,7 +9,7 @@ from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.round_loop import ClientReport, ServerReport
 from rayfed_ssl.engine.server_init_cache import first_state
-from rayfed_ssl.environment import compute_threads
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory

@@ -14,12 +14,12 @@ from rayfed_ssl.config.choices import CLOCK_DEVICES, CLOCK_POLICY
 from rayfed_ssl.data.shards import ResidentShards
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account, total
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.foreign import plugins
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import sent_fields
 from rayfed_ssl.models.precision import choose_precision
-from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.training.batching import num_batches
 from rayfed_ssl.trees import nbytes
 

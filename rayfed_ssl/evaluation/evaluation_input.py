@@ -14,7 +14,7 @@ from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.data.view_recipes import PROBE_VIEW
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.models import Model
-from rayfed_ssl.seeds import Purpose, derive_seed, generator, seeded_globally
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 

@@ -19,7 +19,7 @@ from rayfed_ssl.evaluation.evaluation_input import Subject, probe_view, scores
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.validation import Validated
 

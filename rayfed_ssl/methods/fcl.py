@@ -33,10 +33,10 @@ from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.data.instahide import encrypt
-from rayfed_ssl.draws import draw
 from rayfed_ssl.method import Client, Encoder, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import moco
+from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training.objective import Batch, StepOutput
 
 

@@ -35,10 +35,10 @@ from torch import Tensor, nn
 
 from rayfed_ssl.aggregation.compression import symmetric, upper_triangle
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
-from rayfed_ssl.draws import draw, move
 from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import spectral
+from rayfed_ssl.randomness.draws import draw, move
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.validation import UnitInterval
 

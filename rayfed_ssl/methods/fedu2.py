@@ -39,10 +39,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.draws import draw
 from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Term, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import Averaging, Download, ServerState
+from rayfed_ssl.randomness.draws import draw
 
 MAX_COSINE = 1 - 1e-6
 """Beyond it a point and a tangent point are the same or opposite, where the angle has no gradient."""

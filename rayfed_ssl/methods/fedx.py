@@ -32,7 +32,7 @@ from rayfed_ssl.method import Client, Metrics, Model, Shard, Task
 from rayfed_ssl.methods.fedavg import Averaging, Download, Upload
 from rayfed_ssl.objectives.fedx import FedXObjective
 from rayfed_ssl.objectives.simclr import nt_xent
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.training.objective import Batch, StepOutput
 
 

@@ -30,11 +30,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.draws import draw
 from rayfed_ssl.method import Client, Empty, Metrics, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
+from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training import clustering
 from rayfed_ssl.training.optimizers import SGD
 from rayfed_ssl.training.state_parts import Parts

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import nn
 
-from rayfed_ssl.processor import cpu_flags, is_portable
+from rayfed_ssl.machine.processor import cpu_flags, is_portable
 
 Dtype = Literal["fp32", "bf16"]
 Module = TypeVar("Module", bound=nn.Module)

@@ -23,9 +23,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from rayfed_ssl.data.view_recipes import ViewRecipe
-from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.vit import VisionTransformer, blocks, draw_linear, patch_size, positions
+from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Batch, Head, PerSample, StepOutput
 from rayfed_ssl.training.state_parts import Rule

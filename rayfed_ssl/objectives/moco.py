@@ -36,8 +36,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
+from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training.context import Context, update_momentum
 from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule

@@ -26,9 +26,9 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import rotate_quarter_turns
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
+from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training.context import Context, cohort_size, update_momentum
 from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule

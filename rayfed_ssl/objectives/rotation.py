@@ -28,8 +28,8 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import rotate_quarter_turns
 from rayfed_ssl.data.view_recipes import OwnView, ViewRecipe
-from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
+from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Batch, Head, PerSample, StepOutput
 from rayfed_ssl.training.state_parts import Rule

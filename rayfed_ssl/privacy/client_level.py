@@ -28,7 +28,7 @@ from torch import Tensor
 
 from rayfed_ssl.method import Client, Method, Metrics, Release, Server, Task, Weights, sent
 from rayfed_ssl.privacy.accounting import Accounted, ServerState
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_state, select, with_rule
 from rayfed_ssl.trees import Tree, is_node, leaves, map_leaves
 

@@ -18,7 +18,7 @@ from rayfed_ssl.privacy.client_level import map_fields
 from rayfed_ssl.privacy.robust import WEIGHT, Robust, differences, held_fields
 from rayfed_ssl.privacy.secure_sum import drawn_among
 from rayfed_ssl.privacy.wrapper import Wrapper
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_statistic
 from rayfed_ssl.trees import leaves, map_leaves
 

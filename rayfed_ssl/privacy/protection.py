@@ -16,7 +16,7 @@ from rayfed_ssl.privacy.hostile import Hostile
 from rayfed_ssl.privacy.robust import Robust
 from rayfed_ssl.privacy.sample_level import SampleLevel
 from rayfed_ssl.privacy.secure_sum import SecureSum
-from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.training.task import Task
 
 

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.method import Client, Metrics, Task
 from rayfed_ssl.privacy.accounting import Accounted
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.objective import PerSample
 from rayfed_ssl.training.per_sample import SampleNoise
 

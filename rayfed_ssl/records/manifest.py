@@ -19,10 +19,10 @@ from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.engine.round_loop import Dropped
 from rayfed_ssl.engine.run_watch import RunWarning
-from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError, plain, reason
 from rayfed_ssl.foreign.reading import read_json
-from rayfed_ssl.seeds import SERVER
+from rayfed_ssl.machine.environment import environment
+from rayfed_ssl.randomness.seeds import SERVER
 
 
 class _Model(StrictModel):

@@ -7,8 +7,8 @@ from typing import Any
 from rayfed_ssl.engine.contributions import server_of
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.virtual_time import attach_schedule
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 

@@ -14,8 +14,8 @@ from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.run_watch import RunWarning
-from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.machine.environment import environment
 from rayfed_ssl.records.bits import other_processor, other_versions
 from rayfed_ssl.records.config_file import FILE
 from rayfed_ssl.records.manifest import bits_settings, follows_rounds, settings_sha256

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.clock.devices import SECOND
 from rayfed_ssl.foreign.parquet import rows_of
+from rayfed_ssl.randomness.seeds import SERVER
 from rayfed_ssl.reports.style import (
     BLUE,
     GREEN,
@@ -23,7 +24,6 @@ from rayfed_ssl.reports.style import (
     save_figure,
     styled,
 )
-from rayfed_ssl.seeds import SERVER
 
 MOST_CLIENTS, MOST_TASKS = 30, 10
 """Clients that are drawn, and tasks of each of them on average."""

@@ -13,7 +13,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.shards import ResidentShards
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.round_loop import ClientError, ServerError
-from rayfed_ssl.environment import compute_threads
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.testing.method_laws import LawViolation, demand
 from rayfed_ssl.testing.pretend_device import DEVICE, PretendDevice
 from rayfed_ssl.testing.tape import Tapes

@@ -16,9 +16,9 @@ from rayfed_ssl.data.public_data import PublicSet
 from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.evaluation.features import extract_features
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.privacy.wrapper import Wrapper
 from rayfed_ssl.records.manifest import follows_rounds

@@ -9,7 +9,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.testing.method_laws import LawViolation, demand
 from rayfed_ssl.testing.trial import Trial, global_generators
 from rayfed_ssl.training.objective import Batch, check_loss

@@ -17,7 +17,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer, RoundOutcome, RunPlan, run_rounds
-from rayfed_ssl.environment import compute_threads
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import Client, Method, Server
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState, Stored

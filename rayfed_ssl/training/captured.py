@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rayfed_ssl.draws import StepDraws
+from rayfed_ssl.randomness.draws import StepDraws
 from rayfed_ssl.training.contents import Contents, UndeclaredError
 from rayfed_ssl.training.graphs import Graphs, Replay
 from rayfed_ssl.training.objective import Batch

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.draws import draw
+from rayfed_ssl.randomness.draws import draw
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import prepare
 from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.models.skip_init import Undrawn
-from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Objective
 from rayfed_ssl.training.state_parts import model_weights

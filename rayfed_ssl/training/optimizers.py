@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import Parameter
 
-from rayfed_ssl.draws import host_value
+from rayfed_ssl.randomness.draws import host_value
 from rayfed_ssl.training.track import Track, by_dimension
 from rayfed_ssl.validation import BelowOne, Validated
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
+from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Batch, PerSample, StepOutput
 

@@ -13,8 +13,8 @@ from actors.federation_actor import check_versions, hardware, hardware_warning, 
 from actors.placement.allocation import Placement
 from actors.placement.plan import actor_config
 from actors.server_actor import ServerActor
-from rayfed_ssl.environment import cpu_model
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.machine.environment import cpu_model
 
 
 def test_other_versions_are_refused_in_one_line():

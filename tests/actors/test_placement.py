@@ -11,7 +11,7 @@ from actors.placement.plan import actor_config, actor_options, check_fits, plan
 from rayfed_ssl.capacity.client_cost import StepCost, estimate, record
 from rayfed_ssl.config.schema import Engine
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES
-from rayfed_ssl.resources import cores, free_memory
+from rayfed_ssl.machine.resources import cores, free_memory
 
 TWO_CORES = [Node("a", cpus=2)]
 TWO_GPUS = [Node("a", cpus=16, gpus=2)]

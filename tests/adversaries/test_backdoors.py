@@ -21,8 +21,8 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.scoring import score, subject_of
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.runs import run
-from rayfed_ssl.seeds import generator
 from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest
 from tests.tensors import seeded

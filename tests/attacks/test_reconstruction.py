@@ -23,7 +23,7 @@ from rayfed_ssl.attacks.model_theft import attacked, embed
 from rayfed_ssl.attacks.reconstruction import assign, compare, pixels, ranks, squared_distances
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import sent
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 
 SGD = "training.optimizer={name: sgd, lr: 0.1, momentum: 0, weight_decay: 0}"
 

@@ -18,7 +18,7 @@ from rayfed_ssl.clock.policies import (
 from rayfed_ssl.clock.schedule import KINDS, USED, Schedule, Work
 from rayfed_ssl.clock.simulation import plan
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.seeds import SERVER, Purpose, derive_seed
+from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed
 
 HOUR = 3600 * SECOND
 

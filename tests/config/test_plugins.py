@@ -19,8 +19,8 @@ from rayfed_ssl.engine.round_loop import ClientError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import export_encoder
 from rayfed_ssl.foreign import plugins
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.runs import resume, run
-from rayfed_ssl.seeds import generator
 from rayfed_ssl.storage.encoder_file import load_encoder
 
 TinyConfig = Callable[..., Config]

@@ -10,8 +10,8 @@ from rayfed_ssl import run
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.server_init_cache import facts_of, first_state
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.manifest import settings_sha256
 from rayfed_ssl.trees import digest

@@ -28,8 +28,8 @@ from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.protocols import PSEUDO_R2, Linear
 from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.runs import resume, run
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
 
 Open = Callable[..., Federation]
 

@@ -21,7 +21,7 @@ from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.method import Client, Method, Metrics, Server
 from rayfed_ssl.methods.fedavg import Download, Upload
 from rayfed_ssl.objectives import SimCLR
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.testing import DEVICE_LAWS, LawViolation, check_device_laws, check_method, toy_config
 from rayfed_ssl.testing.device_laws import DeviceTrial, open_on_device
 from rayfed_ssl.testing.pretend_device import DEVICE, PretendDevice

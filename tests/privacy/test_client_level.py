@@ -16,7 +16,7 @@ from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedAvg
 from rayfed_ssl.methods.fedsc import Upload
 from rayfed_ssl.privacy.client_level import next_clip, released, with_variances
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.testing import LAWS
 from rayfed_ssl.testing.trial import Trial, play
 from rayfed_ssl.trees import digest

@@ -16,7 +16,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import FedAvg
 from rayfed_ssl.models import build_model
 from rayfed_ssl.privacy.protection import protected
-from rayfed_ssl.seeds import generator
+from rayfed_ssl.randomness.seeds import generator
 from rayfed_ssl.testing import LAWS
 from rayfed_ssl.testing.trial import Trial, play
 from rayfed_ssl.training.objective import Batch, PerSample

@@ -7,12 +7,12 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from rayfed_ssl.clock.schedule import SCHEDULE
+from rayfed_ssl.randomness.seeds import SERVER
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.clock_figure import schedule_figure, tasks_of, waiting_spans
 from rayfed_ssl.reports.figures import comparison_figure
 from rayfed_ssl.reports.style import dodged, mark_style, new_axes, scale_megabytes
 from rayfed_ssl.reports.summary import score_differences, summarize
-from rayfed_ssl.seeds import SERVER
 
 
 @pytest.fixture(scope="module")

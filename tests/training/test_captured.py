@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.draws import move
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
+from rayfed_ssl.randomness.draws import move
 from rayfed_ssl.testing.pretend_device import DEVICE, PretendDevice
 from rayfed_ssl.testing.tape import Tapes
 from rayfed_ssl.training.captured import Captures, DeviceRunner

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from rayfed_ssl.config.sections import Clients
-from rayfed_ssl.processor import NotPortableError
-from rayfed_ssl.resources import cores
+from rayfed_ssl.machine.processor import NotPortableError
+from rayfed_ssl.machine.resources import cores
 from tune.cli.ahead import CLIENTS, workers_wanted
 
 RECIPE = "clients: {number: 3}\nengine: {executor: ray}\n"

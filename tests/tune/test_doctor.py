@@ -8,7 +8,7 @@ from actors.cluster.mps import PROGRAM
 from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.capacity.client_cost import StepCost
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.resources import cores
+from rayfed_ssl.machine.resources import cores
 from tune.cli.doctor_checks import mps_line, proposal
 
 FREE = 79_000_000_000

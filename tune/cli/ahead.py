@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rayfed_ssl.config.recipes import never, parse_setting, read_recipe, set_value
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.processor import check_process
-from rayfed_ssl.resources import cores, free_memory
+from rayfed_ssl.machine.processor import check_process
+from rayfed_ssl.machine.resources import cores, free_memory
 
 is_own_process = False
 """Whether this process runs one command and ends: only then may it begin what it has to abandon after a mistake."""

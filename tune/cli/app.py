@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rayfed_ssl.processor import PORTABLE, NotPortableError
+from rayfed_ssl.machine.processor import PORTABLE, NotPortableError
 from tune.cli import ahead
 from tune.cli.audit import audit
 from tune.cli.benchmark import benchmark

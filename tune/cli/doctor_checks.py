@@ -21,9 +21,9 @@ from rayfed_ssl.capacity.client_cost import StepCost, largest_client, measure_ap
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.environment import environment
 from rayfed_ssl.formats import size
-from rayfed_ssl.resources import cores, free_memory
+from rayfed_ssl.machine.environment import environment
+from rayfed_ssl.machine.resources import cores, free_memory
 from rayfed_ssl.trees import nbytes
 from tune.terminal import echo
 

@@ -62,7 +62,7 @@ def divide_arguments(arguments: list[str] | None) -> tuple[str, list[str]]:
 def load_config(arguments: list[str] | None, *, trust: bool = True) -> "Config":
     """Load a recipe with settings; without `trust`, what a file names is not imported."""
     from rayfed_ssl.config.schema import Config
-    from rayfed_ssl.processor import check_process
+    from rayfed_ssl.machine.processor import check_process
     from rayfed_ssl.records.config_file import refuse_fetching
 
     recipe, settings = divide_arguments(arguments)

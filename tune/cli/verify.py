@@ -27,7 +27,7 @@ def verify(
     """Run a run again, and say whether it is equal or which round and state differ first."""
     from actors.runs import make_executor
     from rayfed_ssl.config.schema import Config
-    from rayfed_ssl.processor import check_process
+    from rayfed_ssl.machine.processor import check_process
     from rayfed_ssl.progress import RunProgress
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.verification import verify_recipe, verify_run

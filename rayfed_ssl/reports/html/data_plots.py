@@ -13,14 +13,14 @@ from matplotlib.transforms import Bbox
 from rayfed_ssl.analysis.embedding import image_features, tsne
 from rayfed_ssl.data.partitions import count_samples, random_rows, with_unlabeled
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.machine.environment import compute_threads
+from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.reports.figures import partition_figure, public_rows
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.style import COLORS, HEIGHT, MARKERS, PAPER, clean, legend_below, new_axes
 from rayfed_ssl.reports.table import Table
-from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.storage.encoder_file import Export
 
 MAX_SAMPLES = 1000

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rayfed_ssl.errors import ConfigError, UntrustedError
-from rayfed_ssl.processor import NotPortableError
+from rayfed_ssl.machine.processor import NotPortableError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.conftest import Cli
 from tune.studies.execution.segments import run_segment

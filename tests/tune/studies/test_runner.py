@@ -17,7 +17,7 @@ import yaml
 
 from actors.cluster.connect import start
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.processor import NotPortableError
+from rayfed_ssl.machine.processor import NotPortableError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.actors.conftest import killing
 from tests.conftest import tiny_tree
@@ -215,7 +215,7 @@ def test_a_sweep_whose_ray_died_ends_in_a_line(tmp_path):
 
 def test_a_resumed_portable_sweep_asks_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as inside:
-        inside.setattr("rayfed_ssl.processor.is_portable", lambda: True)
+        inside.setattr("rayfed_ssl.machine.processor.is_portable", lambda: True)
         begun = begin(tmp_path, "engine.cpu=portable", "engine.precision=auto", search="random", trials=2)
     with pytest.raises(NotPortableError, match="must be set up before torch is imported"):
         run_study(begun)

@@ -9,7 +9,7 @@ from rayfed_ssl.data.datasets import dataset_info, find_dataset
 from rayfed_ssl.data.public_data import PublicDataset, parse_public
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
-from rayfed_ssl.processor import check_process
+from rayfed_ssl.machine.processor import check_process
 from tune.studies.definition.schema import COLUMN, ROW
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of, run_of

@@ -137,7 +137,7 @@ class StudyDirectory:
         cls, path: Path, name: str, file: dict[str, Any], overrides: Sequence[str], command: str, **more: Any
     ) -> "StudyDirectory":
         """Describe a study that starts now, with `more` entries of its record; writes nothing."""
-        from rayfed_ssl.environment import environment
+        from rayfed_ssl.machine.environment import environment
 
         try:
             plain = json.loads(json.dumps(file))

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import MeanStd
-from rayfed_ssl.processor import check_process
+from rayfed_ssl.machine.environment import environment
+from rayfed_ssl.machine.processor import check_process
 from tune.studies.definition.space import point_text
 from tune.studies.execution.directory import StudyDirectory, TrialRecord
 from tune.studies.execution.scores import TrialRows, record_trials

@@ -25,7 +25,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.foreign import plugins
-from rayfed_ssl.processor import NotPortableError
+from rayfed_ssl.machine.processor import NotPortableError
 from tune.studies.execution.resources import TrialResources
 from tune.studies.execution.segments import SegmentQueue, outcome_of
 from tune.studies.search.search import Outcome

@@ -16,8 +16,8 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.fingerprint import different, fingerprint
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.machine.processor import PORTABLE, NotPortableError, set_up_portable_cpu
 from rayfed_ssl.models.precision import choose_precision
-from rayfed_ssl.processor import PORTABLE, NotPortableError, set_up_portable_cpu
 from rayfed_ssl.records.manifest import RunManifest
 
 # Measured with torch 2.15.0 on an AMD EPYC (Zen 3) without AVX-512. Whoever runs this test tries another processor.
@@ -89,7 +89,7 @@ def test_a_process_without_the_variables_computes_no_portable_run(tiny: Callable
 
 
 def test_a_processor_without_avx2_is_named(tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rayfed_ssl.processor.cpu_flags", lambda: frozenset({"fma"}))
+    monkeypatch.setattr("rayfed_ssl.machine.processor.cpu_flags", lambda: frozenset({"fma"}))
     with pytest.raises(
         ConfigError, match=r"needs an x86-64 processor with AVX2 and FMA, .* lacks avx2: take engine\.cpu"
     ):

@@ -4,7 +4,7 @@ from itertools import product
 
 import torch
 
-from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
+from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator
 
 
 def test_neighboring_uses_never_share_a_seed():

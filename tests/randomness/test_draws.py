@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfed_ssl.draws import StepDraws, draw
+from rayfed_ssl.randomness.draws import StepDraws, draw
 from tests.tensors import seeded
 
 CPU = torch.device("cpu")
