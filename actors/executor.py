@@ -26,9 +26,9 @@ from actors.injection import Kill, due_kills
 from actors.object_store import UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
 from actors.server_actor import ServerActor
+from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.contributions import server_of, starts_of
 from rayfed_ssl.engine.federation import Federation, client_error
-from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport

@@ -11,8 +11,8 @@ import torch
 
 from actors.cluster.stale_sessions import MPS_PIPE
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.arithmetic import Arithmetic, different
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.fingerprint import Arithmetic, different
 from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.errors import ConfigError

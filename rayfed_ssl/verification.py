@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, BEST, is_score

@@ -15,7 +15,7 @@ import torch
 
 from rayfed_ssl import resume
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.fingerprint import Arithmetic
+from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.errors import ConfigError

@@ -22,8 +22,8 @@ from rayfed_ssl.attacks import ATTACK, ATTACKS, Attack
 from rayfed_ssl.attacks.attack import Finding, Pictures, Seen, Truth
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.engine.arithmetic import Arithmetic, different
 from rayfed_ssl.engine.federation import Federation, training_seed
-from rayfed_ssl.engine.fingerprint import Arithmetic, different
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.foreign import plugins
 from rayfed_ssl.machine.environment import compute_threads

@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 
 from rayfed_ssl.config.sections import Engine
+from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.contributions import Start, server_of, starts_of
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.engine.start_scores import score_start
 from rayfed_ssl.engine.steps import Steps

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Protocol
 
 from rayfed_ssl.clock.schedule import Schedule
+from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.background_writer import BackgroundWriter
-from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage import checkpoints

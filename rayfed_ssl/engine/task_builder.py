@@ -98,7 +98,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
 def _set_up(device: torch.device, deterministic: bool) -> None:
     """Set this process up for a device; on others than CUDA there is nothing to set.
 
-    Kernels of other versions of CUDA sum in other orders, and those of other GPUs may: see `engine.fingerprint`.
+    Kernels of other versions of CUDA sum in other orders, and those of other GPUs may: see `engine.arithmetic`.
 
     Args:
         device: Where the process computes.

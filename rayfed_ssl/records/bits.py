@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rayfed_ssl.engine.fingerprint import different
+from rayfed_ssl.engine.arithmetic import different
 from rayfed_ssl.records.manifest import RunManifest
 
 VERSIONS = ("torch", "numpy", "rayfed-ssl")

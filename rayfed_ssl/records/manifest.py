@@ -14,8 +14,8 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.data.partitions import Skew
+from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.federation import Federation, training_seed
-from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.engine.round_loop import Dropped
 from rayfed_ssl.engine.run_watch import RunWarning

@@ -11,8 +11,8 @@ import yaml
 from rayfed_ssl.config.recipes import Setting, parse_setting
 from rayfed_ssl.config.schema import Config, takes_text
 from rayfed_ssl.config.sections import Engine
+from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.machine.environment import environment

@@ -20,8 +20,8 @@ import yaml
 
 from rayfed_ssl.config.recipes import Setting
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOutcome
 from rayfed_ssl.engine.run_watch import RunWarning

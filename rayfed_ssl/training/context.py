@@ -15,7 +15,7 @@ from rayfed_ssl.models.precision import Precision, autocast
 
 @torch.no_grad()
 def update_momentum(slow: Model, fast: Model, zeta: float) -> None:
-    """Move a slow copy's encoder and projector towards a model's, in place: mu <- zeta mu + (1 - zeta) theta."""
+    """Update a target by an exponential moving average (EMA) of encoder and projector: mu <- zeta mu + (1 - zeta) theta."""
     ours: list[Tensor] = [*slow.encoder.parameters(), *slow.projector.parameters()]
     torch._foreach_lerp_(ours, [*fast.encoder.parameters(), *fast.projector.parameters()], 1 - zeta)
 

@@ -11,8 +11,8 @@ from actors.errors import ClusterError
 from actors.executor import RayExecutor
 from actors.object_store import ItemRef
 from rayfed_ssl.engine import start_scores
+from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.background_writer import BackgroundWriter
-from rayfed_ssl.engine.fingerprint import Arithmetic
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.result_cache import CachedResult
 from rayfed_ssl.engine.round_loop import Observer, RunPlan, run_round, run_rounds

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.arithmetic import different, fingerprint
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.fingerprint import different, fingerprint
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.machine.processor import PORTABLE, NotPortableError, set_up_portable_cpu
 from rayfed_ssl.models.precision import choose_precision
@@ -43,7 +43,7 @@ def test_a_portable_process_has_the_published_fingerprint():
 import json, rayfed_ssl
 rayfed_ssl.set_up_portable_cpu()
 import torch
-from rayfed_ssl.engine.fingerprint import fingerprint
+from rayfed_ssl.engine.arithmetic import fingerprint
 from rayfed_ssl.models.precision import choose_precision
 torch.set_num_threads(1)
 print(json.dumps(fingerprint(torch.device("cpu"), choose_precision("cpu"))))

@@ -20,6 +20,7 @@ NAMES = [
     *("fedprox-mu", "fedca", "fcl", "fedfoa"),
     *("flesd-rounds-cpu", "fedprox-mu-cpu", "flesd-tpe-cpu", "flesd-random-cpu", "flesd-upload-cpu"),
     "digits",
+    *("hostile-methods", "hostile-rules"),
     "long-training",
     "mechanisms",
     "phones",

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from rayfed_ssl.engine.arithmetic import LARGE, OPERATIONS, Arithmetic, different
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.fingerprint import LARGE, OPERATIONS, Arithmetic, different
 from rayfed_ssl.testing.pretend_device import DEVICE, PretendDevice
 
 
