@@ -251,7 +251,7 @@ def test_published_digests_are_of_recipes_as_they_are(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_the_command_says_whether_a_recipe_has_its_published_digests(tmp_path: Path):
-    from tests.test_processor import start
+    from tests.machine.test_processor import start
 
     if torch.__version__.partition("+")[0] != "2.15.0":
         pytest.skip("the digests are those of torch 2.15.0")

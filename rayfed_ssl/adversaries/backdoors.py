@@ -140,9 +140,12 @@ class Patch(Backdoor, ABC):
         _, height, width = train.shape
         side = self.side(height, width)
         if side + (self.margin or 0) > min(height, width):
+            margin, lower = (
+                ("", "") if self.margin is None else (f" with a margin of {self.margin}", " or adversary.margin")
+            )
             raise ValueError(
-                f"a trigger of {side} x {side} pixels with a margin of {self.margin or 0} is larger than the picture, "
-                f"{height} x {width}: lower adversary.size or adversary.margin"
+                f"a trigger of {side} x {side} pixels{margin} is larger than the picture, {height} x {width}: lower "
+                f"adversary.size{lower}"
             )
         if self.parts > side:
             raise ValueError(f"adversary.parts={self.parts} is more than the {side} rows of the trigger: lower it")

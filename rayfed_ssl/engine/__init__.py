@@ -1,1 +1,1 @@
-"""The engine: federation, round loop, local executor, ledger, checks, faults and costs."""
+"""The engine: federation, round loop, local executor, ledger and checks."""

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from rayfed_ssl.method import Client, Method, Metrics, Release, Server, Task, Weights, sent
 from rayfed_ssl.privacy.accounting import Accounted, ServerState
+from rayfed_ssl.privacy.wrapper import Wrapper
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_state, select, with_rule
 from rayfed_ssl.trees import Tree, is_node, leaves, map_leaves
@@ -170,6 +171,11 @@ class ClientLevel(Accounted):
             rows = " (rows of private samples)" if says[unknown[0]].private else ""
             exact = [f"method.{key}={text}" for key, text in EXACT.items() if vars(self.method).get(key, text) != text]
             remedy = f"set {' and '.join(exact).replace('False', 'false')}, or take" if exact else "take"
+            if isinstance(self.method, Wrapper):
+                raise ValueError(
+                    "privacy.clip counts noise for a mean of clipped uploads, and robust and forged uploads of "
+                    "an adversary give another: remove these or privacy.clip"
+                )
             raise ValueError(
                 f"privacy.clip needs to know how far one client can move each field of an upload, and {name} as it is set "
                 f"does not say so of {unknown[0]}{rows}: {remedy} a method of docs/privacy-budget.md"

@@ -52,6 +52,12 @@ class Hostile(Wrapper):
                 f"{type(self.adversary).__name__} tunes weights that a client sends, and {type(self.method).__name__} sends "
                 "none: take fedavg or another method that sends weights, or another adversary"
             )
+        kept = [part for part in ("encoder", "batch_norm") if self.method.rules(task).get(part) in ("local", "reset")]
+        if isinstance(self.adversary, TrainingAdversary) and self.adversary.tunes and kept:
+            raise ValueError(
+                f"{type(self.adversary).__name__} tunes an encoder that a client sends, and method.parts.{kept[0]}="
+                f"{self.method.rules(task)[kept[0]]} keeps a part of it: leave it out, or take another adversary"
+            )
         listed = ", ".join(map(str, self.ids))
         notes = [f"hostile clients ({type(self.adversary).__name__}, from round {self.adversary.from_round}): {listed}"]
         if isinstance(self.method, Robust):

@@ -60,18 +60,21 @@ def hostile_ids(adversary: Adversary, clients: Collection[int], seed: int) -> tu
     """Name the hostile clients of a run, or draw as many as are asked for.
 
     Raises:
-        ValueError: There are fewer clients, or not these.
+        ValueError: There are fewer clients, or not these, or none would be honest or hostile.
     """
     wanted = adversary.clients
+    number = wanted if isinstance(wanted, int) else len({*wanted})
+    if number >= len(clients):
+        raise ValueError(f"adversary.clients={wanted} leaves none of {len(clients)} clients honest: lower it")
+    if not number:
+        raise ValueError("adversary.clients names nobody: name a client, or leave adversary out")
     if isinstance(wanted, int):
-        if wanted >= len(clients):
-            raise ValueError(f"adversary.clients={wanted} leaves none of {len(clients)} clients honest: lower it")
         rng = np.random.default_rng(derive_seed(seed, Purpose.HOSTILE))
         return tuple(sorted(int(client) for client in rng.choice(sorted(clients), wanted, replace=False)))
     if absent := sorted({*wanted} - {*clients}):
         listed = ", ".join(map(str, sorted(clients)[:20]))
         raise ValueError(f"adversary.clients names {absent[0]}, which is no client: choose from {listed}")
-    return tuple(sorted(wanted))
+    return tuple(sorted({*wanted}))
 
 
 def accounted(method: Method | None) -> Accounted | None:

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.method import Client, Metrics, Task
 from rayfed_ssl.privacy.accounting import Accounted
+from rayfed_ssl.privacy.wrapper import Wrapper
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.objective import PerSample
 from rayfed_ssl.training.per_sample import SampleNoise
@@ -49,7 +50,9 @@ class SampleLevel(Accounted):
         if not isinstance(objective, PerSample):
             joins = f"objective {type(objective).__name__} joins them: {objective.joins}"
             yield f"{joins}: take mae, autoencoder, rotation or supervised"
-        if not vars(type(self.method)).get("uploads_follow_weights"):
+        if isinstance(self.method, Wrapper):
+            yield "robust and adversary change what clients train on or send: remove them, or take privacy.level=client"
+        elif not vars(type(self.method)).get("uploads_follow_weights"):
             name = type(self.method).__name__
             yield (
                 f"{name} changes the loss or sends more than follows from weights: take fedavg, fedema, ldawa, flesd, "

@@ -8,7 +8,7 @@ import pytest
 from rayfed_ssl import runs
 from rayfed_ssl.records.manifest import RunManifest
 from tests.actors.conftest import run_python
-from tests.test_processor import start
+from tests.machine.test_processor import start
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

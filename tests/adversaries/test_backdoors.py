@@ -230,7 +230,7 @@ def test_success_is_the_share_of_other_classes_that_the_trigger_moves_to_the_tar
     [
         (
             "name: ssl-backdoor, size: 9",
-            "a trigger of 9 x 9 pixels with a margin of 0 is larger than the picture, 8 x 8",
+            "a trigger of 9 x 9 pixels is larger than the picture, 8 x 8: lower adversary.size",
         ),
         (
             "name: bad-encoder, size: 8",
@@ -259,6 +259,13 @@ def test_what_does_not_fit_together_is_refused_in_one_line(open_tiny: Open) -> N
         open_tiny("fedavg", "objective=rotation", "model.projection_dim=null", "adversary=wrong-positives")
     with pytest.raises(ConfigError, match="BadEncoder tunes weights that a client sends, and FLESD sends none"):
         open_tiny("flesd", "adversary=bad-encoder")
+    with pytest.raises(
+        ConfigError, match=r"BadEncoder tunes an encoder that a client sends, and .*batch_norm=local keeps"
+    ):
+        open_tiny("fedavg", "adversary=bad-encoder", "method.parts.batch_norm=local")
+    sampled = ("model.encoder=cnn-group", "objective=autoencoder", "model.projection_dim=null", "privacy.clip=1.0")
+    with pytest.raises(ConfigError, match="robust and adversary change what clients train on or send: remove them"):
+        open_tiny("fedavg", "adversary=constant-pictures", "privacy.level=sample", *sampled)
 
 
 def test_hostile_clients_without_the_target_class_and_samples_without_labels_are_refused(open_tiny: Open) -> None:

@@ -144,8 +144,15 @@ def test_record_and_head_say_who_was_hostile_and_who_was_dropped(tiny: Tiny, tmp
         (("robust=mediam",), "unknown robust 'mediam': did you mean 'median'"),
         (("robust={name: median, hostil: 1}",), "hostil"),
         (("adversary={name: alie, clients: 3}",), "adversary.clients=3 leaves none of 3 clients honest"),
+        (("adversary={name: alie, clients: [0, 1, 2]}",), "clients=(0, 1, 2) leaves none of 3 clients honest"),
+        (("adversary={name: alie, clients: []}",), "adversary.clients names nobody: name a client"),
+        (("robust={name: median, before: bucketing}",), "robust.before=bucketing needs 5 uploads in a round, got 3"),
+        (
+            ("robust={name: multi-krum, hostile: 0, chosen: 4}",),
+            "robust.chosen=4 is more than the 3 uploads of a round",
+        ),
         (("adversary={name: alie, clients: [7]}",), "names 7, which is no client: choose from 0, 1, 2"),
-        (("robust=median", "privacy.clip=1.0"), "Robust as it is set does not say so of weights"),
+        (("robust=median", "privacy.clip=1.0"), "privacy.clip counts noise for a mean of clipped uploads, and robust"),
         (("robust=median", "clock=even", "clock.policy=fedbuff"), "without privacy.secure_sum, robust and adversary"),
     ],
 )

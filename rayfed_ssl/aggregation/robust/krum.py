@@ -35,6 +35,12 @@ class MultiKrum(GramRule):
         """A round has at least 2 f + 3 uploads."""
         return 2 * self.hostile + 3
 
+    def check(self, number: int) -> None:
+        """Refuse more uploads to choose than there are, too."""
+        super().check(number)
+        if (self.chosen or 0) > number:
+            raise ValueError(f"robust.chosen={self.chosen} is more than the {number} uploads of a round: lower it")
+
     def weights(self, gram: Tensor) -> Tensor:
         """The mean of the m uploads with the smallest scores."""
         number = min(self.chosen or len(gram) - self.hostile, len(gram))

@@ -39,15 +39,17 @@ class Rule(Validated, ABC):
         return 2 * self.hostile + 1
 
     def check(self, number: int) -> None:
-        """Refuse rounds of too few uploads.
+        """Refuse rounds of too few uploads, of which bucketing leaves half.
 
         Raises:
             ValueError: There are fewer than the rule needs.
         """
-        if number < self.least:
+        least = 2 * self.least - 1 if self.before == "bucketing" else self.least
+        if number < least:
+            mixed = " and robust.before=bucketing" if self.before == "bucketing" else ""
             raise ValueError(
-                f"the rule {type(self).__name__} with robust.hostile={self.hostile} needs {self.least} uploads in a round, "
-                f"got {number}: raise clients.number or clients.fraction, or lower robust.hostile"
+                f"the rule {type(self).__name__} with robust.hostile={self.hostile}{mixed} needs {least} uploads in a "
+                f"round, got {number}: raise clients.number or clients.fraction, or lower robust.hostile"
             )
 
     def mixture(self, gram: Tensor, generator: torch.Generator) -> Tensor:
