@@ -20,14 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
+from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, project_views
 from rayfed_ssl.validation import UnitInterval
 
 
-def directions(dim: int, number: int, generator: torch.Generator) -> Tensor:
-    """Draw directions of length 1, evenly over the sphere, [dim, number] on the generator's device."""
-    return F.normalize(torch.randn(dim, number, generator=generator, device=generator.device), dim=0)
+def directions(dim: int, number: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Draw directions of length 1, evenly over the sphere, [dim, number]."""
+    return F.normalize(draw(torch.randn, dim, number, generator=generator, device=device), dim=0)
 
 
 def epps_pulley(shadows: Tensor, largest: float, knots: int) -> Tensor:
@@ -75,7 +76,7 @@ class LeJEPA(Objective):
     ) -> StepOutput:
         """(1 - lambda) times the mean squared distance to the views' mean plus lambda SIGReg, the mean of both views."""
         views = torch.stack(project_views(context, model, batch.images, generator))
-        along = directions(views.shape[-1], self.directions, generator)
+        along = directions(views.shape[-1], self.directions, generator, views.device)
         statistic = torch.stack([epps_pulley(view @ along, self.largest, self.knots).mean() for view in views]).mean()
         invariance = (views - views.mean(0)).square().mean()
         return StepOutput((1 - self.strength) * invariance + self.strength * statistic, views[0])

@@ -35,7 +35,7 @@ def test_the_statistic_is_the_papers_integral_over_all_frequencies():
 
 def test_a_normal_sample_has_a_small_statistic_and_a_collapsed_one_a_large_one():
     normal = torch.randn(4000, 6, generator=seeded(0))
-    along = directions(6, 64, seeded(1))
+    along = directions(6, 64, seeded(1), torch.device("cpu"))
     assert torch.allclose(along.norm(dim=0), torch.ones(64))
     assert float(epps_pulley(normal @ along, 3.0, 17).mean()) < 2
     assert float(epps_pulley(torch.zeros(4000, 64), 3.0, 17).mean()) > 1000
@@ -45,7 +45,7 @@ def test_the_loss_weighs_the_distance_to_the_mean_of_views_and_the_statistic_of_
     model, generator = linear_model(5), seeded(2)
     for recipe in (task.views.first, task.views.second):  # the objective draws views, then directions
         task.augment(IMAGES, recipe, generator)
-    along = directions(5, 16, generator)
+    along = directions(5, 16, generator, task.device)
     projected = torch.stack([linear(view, model.projector).float() for view in views(task)])
     invariance = lejepa_invariance_loss(all_proj=projected, global_proj=projected)
     statistic = sum(epps_pulley(view @ along, 3.0, 17).mean() for view in projected) / 2
