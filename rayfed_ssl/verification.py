@@ -14,7 +14,7 @@ from rayfed_ssl.engine.arithmetic import Arithmetic
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, BEST, is_score
+from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, ATTACK_SUCCESS_KNN, BEST, is_score
 from rayfed_ssl.records.bits import other_processor, why_bits_differ
 from rayfed_ssl.records.manifest import settings_sha256
 from rayfed_ssl.records.metric_rows import EVALUATION_SECONDS, Row
@@ -235,7 +235,7 @@ def _damaged_states(record: RunRecord) -> Iterator[str]:
 
 def _ends(record: RunRecord, config: Config) -> set[int]:
     """Find the rounds with scores that only the last one has: those in which a run ended before it was extended."""
-    others = {"knn", f"{ATTACK_SUCCESS}_knn", "supervised"}
+    others = {"knn", ATTACK_SUCCESS_KNN, "supervised"}
     if config.evaluation.probe == "every":
         others |= {"linear", f"linear{BEST}", ATTACK_SUCCESS}
     return {row["round"] for row in record.metrics if is_score(row["name"]) and row["name"] not in others}

@@ -17,9 +17,6 @@ from rayfed_ssl.clock.schedule import Schedule
 from rayfed_ssl.config.choices import CLOCK_POLICY
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import augment
-from rayfed_ssl.data.held_out import HeldOut
-from rayfed_ssl.data.image_store import Dataset
-from rayfed_ssl.data.public_data import PublicSet
 from rayfed_ssl.data.shards import ResidentShards, Shard
 from rayfed_ssl.data.view_recipes import OwnView
 from rayfed_ssl.engine.diagnostics import client_diagnostics, encoder_diagnostics
@@ -69,16 +66,9 @@ class Federation(Population):
         schedule: What `virtual_time.attach_schedule` computes; rounds keep to it.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        dataset: Dataset,
-        shards: Mapping[int, np.ndarray],
-        public: PublicSet | None = None,
-        held_out: Mapping[int, HeldOut] | None = None,
-    ) -> None:
-        super().__init__(config, dataset, shards, public, held_out)
-        config = self.config
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config, dataset, shards = self.config, self.dataset, self.shards
         sizes = [len(rows) for _, rows in sorted(shards.items())]
         largest = sorted(sizes)[-cohort_size(config.clients.fraction, len(shards)) :]
         self.task = replace(build_task(config, dataset), num_clients=len(shards))

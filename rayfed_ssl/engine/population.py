@@ -5,6 +5,7 @@ Every process opens its own; pixels are memory-mapped. The same arguments give t
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from statistics import fmean
 from typing import Self
@@ -31,6 +32,7 @@ from rayfed_ssl.training.batching import num_batches
 from rayfed_ssl.training.context import cohort_size
 
 
+@dataclass(eq=False, repr=False)
 class Population:
     """Clients and their samples.
 
@@ -42,24 +44,20 @@ class Population:
         held_out: What each client does not train on (`privacy.held_out`, `privacy.canaries`), by client id.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        dataset: Dataset,
-        shards: Mapping[int, np.ndarray],
-        public: PublicSet | None = None,
-        held_out: Mapping[int, HeldOut] | None = None,
-    ) -> None:
+    config: Config
+    dataset: Dataset
+    shards: Mapping[int, np.ndarray]
+    public: PublicSet | None = None
+    held_out: Mapping[int, HeldOut] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        config, shards = self.config, self.shards
         check_shards(shards)
-        training = config.training.model_copy(update={"views": views_of(config, dataset)})
+        training = config.training.model_copy(update={"views": views_of(config, self.dataset)})
         if training.total_steps is not None:
             rounds = config.rounds * cohort_size(config.clients.fraction, len(shards)) / len(shards)
             training = training.lasting(math.ceil(training.total_steps / (rounds * _steps_per_epoch(config, shards))))
         self.config = config.model_copy(update={"training": training})
-        self.dataset = dataset
-        self.shards = dict(shards)
-        self.public = public
-        self.held_out = dict(held_out or {})
 
     @classmethod
     def open(
@@ -107,7 +105,7 @@ class Population:
             seed=derive_seed(config.seed, Purpose.PUBLIC),
             open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
         )
-        clients, privacy, held_out = config.clients, config.privacy, None
+        clients, privacy, held_out = config.clients, config.privacy, dict[int, HeldOut]()
         if privacy.held_out or privacy.canaries:
             shards, held_out = hold_out(shards, privacy.held_out, privacy.canaries, config.seed)
         if clients.labeled is not None:

@@ -13,7 +13,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.evaluation_input import Subject
 from rayfed_ssl.evaluation.fine_tuning import accuracy_of
 from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, Transfer
-from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
+from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, ATTACK_SUCCESS_KNN
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.training.task import Task
@@ -33,7 +33,7 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
     metrics = dict(monitor.measure(subject)) if subject.is_labeled else {}
     attacked = _triggered(subject, config) if metrics else None
     if attacked is not None:
-        metrics[f"{ATTACK_SUCCESS}_knn"] = monitor.measure(attacked)["knn"]
+        metrics[ATTACK_SUCCESS_KNN] = monitor.measure(attacked)["knn"]
     if metrics and task.objective.classifies and any(name.startswith("projector.") for name in subject.weights):
         model = subject.model()
         metrics["supervised"] = accuracy_of(subject, nn.Sequential(model.encoder, model.projector))

@@ -11,7 +11,10 @@ from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, SemiSup
 
 BEST = "_best"  # ending of a score whose epoch the test set has chosen
 ATTACK_SUCCESS = "attack_success"
-"""Share of test pictures with an adversary's trigger that a linear probe takes for its target class; with "_knn" a vote."""
+"""Share of test pictures with an adversary's trigger that a linear probe takes for its target class."""
+
+ATTACK_SUCCESS_KNN = f"{ATTACK_SUCCESS}_knn"
+"""The same of the vote of nearest neighbors."""
 
 FEDCA = "FedCA (Zhang et al. 2020), text"
 FCL = "FCL (2022), text"
@@ -122,7 +125,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 
 def is_score(name: str) -> bool:
     """Whether a measured number is an encoder's accuracy, or an adversary's success with it."""
-    attack = (ATTACK_SUCCESS, f"{ATTACK_SUCCESS}_knn")
+    attack = (ATTACK_SUCCESS, ATTACK_SUCCESS_KNN)
     return name.removesuffix(BEST) in {"knn", "linear", "supervised", *attack, *PROTOCOLS}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rayfed_ssl.engine.phase_timer import phases_text
-from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, BEST, PROTOCOLS
+from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, ATTACK_SUCCESS_KNN, BEST, PROTOCOLS
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.reports.summary import Summary, epsilon_text, virtual_text, with_client_summary
@@ -11,7 +11,7 @@ from tune.terminal import echo, plain_console, print_table
 
 HEADINGS = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"} | {
     ATTACK_SUCCESS: "attack success",
-    f"{ATTACK_SUCCESS}_knn": "attack success, kNN",
+    ATTACK_SUCCESS_KNN: "attack success, kNN",
 }
 """Headings of the scores that every run has, of a supervised objective's classifier, and of a backdoor's success."""
 
@@ -60,7 +60,7 @@ def remarks(summaries: Sequence[Summary]) -> list[str]:
 def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str], verbose: bool) -> None:
     """Print a row for each encoder, under its label if it has one; a classifier's column only where one has it."""
     names = {name: heading for name, heading in HEADINGS.items() if verbose or not name.endswith(BEST)}
-    for name in ("supervised", ATTACK_SUCCESS, f"{ATTACK_SUCCESS}_knn"):
+    for name in ("supervised", ATTACK_SUCCESS, ATTACK_SUCCESS_KNN):
         if not any(name in metrics for metrics in scores.values()):
             del names[name]
     rows = [

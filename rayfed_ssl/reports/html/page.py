@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
+from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, ATTACK_SUCCESS_KNN
 from rayfed_ssl.reports.table import Table
 
 
@@ -63,7 +63,7 @@ class Page:
 def score_title(score: str) -> str:
     """Name a score so that last and best are never confused."""
     base, best = score.removesuffix("_best"), score.endswith("_best")
-    attack = {ATTACK_SUCCESS: "attack success, linear probe", f"{ATTACK_SUCCESS}_knn": "attack success, kNN"}
+    attack = {ATTACK_SUCCESS: "attack success, linear probe", ATTACK_SUCCESS_KNN: "attack success, kNN"}
     titles = {"knn": "kNN", "linear": "linear probe", "supervised": "supervised classifier"} | attack
     title = titles.get(base, base)
     if base in ("knn", "supervised", *attack):  # the first two are not trained for the score, so they have no epochs
