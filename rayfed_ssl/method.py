@@ -195,6 +195,7 @@ class Method(Validated, ABC):
         privacy: What an upload exposes of a client's data, in the wording of FLESD's Table 1.
         needs_public: Whether the method works on public data; a run without is refused at start-up.
         averages_weights: Whether all clients need one architecture.
+        takes_old_versions: Whether a client's upload means the same when it started from an older state of the server.
         uploads_follow_weights: Whether uploads follow from trained weights, public data and sample counts alone, and clients
             minimize the objective's loss and nothing else; a class that does not say so itself does not inherit it.
         sends: The class of uploads, whose fields say what of them the server uses.
@@ -202,6 +203,7 @@ class Method(Validated, ABC):
 
     needs_public: ClassVar[bool] = False
     averages_weights: ClassVar[bool] = False
+    takes_old_versions: ClassVar[bool] = False
     uploads_follow_weights: ClassVar[bool] = False
     sends: ClassVar[type] = Empty
 

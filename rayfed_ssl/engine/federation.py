@@ -29,7 +29,6 @@ from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
-from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.privacy.protection import accounted, defended, protected
 from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
@@ -85,11 +84,11 @@ class Federation(Population):
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
         clock, method = self.config.clock, self.method
-        stale = isinstance(method, Averaging) and method.averages_weights and method.takes_old_versions
+        stale = method.averages_weights and method.takes_old_versions
         if clock is not None and not clock.policy.is_synchronous and not stale:
             raise ConfigError(
                 f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} moves the server's weights by single uploads, which "
-                "methods that average weights have, without privacy.secure_sum, robust and adversary: take fedavg, or "
+                "methods that average weights have, without privacy.secure_sum and privacy.clip: take fedavg, or "
                 "clock.policy=synchronous"
             )
         _ = self.task.start

@@ -28,7 +28,7 @@ def attach_schedule(federation: Federation) -> Schedule | None:
     """Compute the schedule that a federation's rounds keep to, unless it has it; None without `clock`.
 
     Raises:
-        ConfigError: The devices cannot be drawn, or the policy never aggregates.
+        ConfigError: The devices cannot be drawn, the policy never aggregates, or with fewer uploads than a rule needs.
     """
     config, clients = federation.config, federation.client_ids
     if (clock := config.clock) is None or federation.schedule is not None:
@@ -40,6 +40,11 @@ def attach_schedule(federation: Federation) -> Schedule | None:
     work, size = work_of(federation), federation.task.cohort_size
     with plugins.named_errors("clock.policy", CLOCK_POLICY.name_of(clock.policy), POLICIES):
         schedule = plan(clock.policy, clients, devices, work, size=size, steps=config.rounds, seed=config.seed)
+    if config.robust is not None:
+        try:
+            config.robust.check(min(len(schedule.contributions(step)) for step in range(1, config.rounds + 1)))
+        except ValueError as error:
+            raise ConfigError(f"{error}; clock.policy decides how many there are") from error
     federation.schedule = schedule
     return schedule
 

@@ -71,11 +71,7 @@ class Upload:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class Averaging(Method):
-    """The steps of FedAvg, each of which a method may replace.
-
-    Class attributes:
-        takes_old_versions: Whether a client's upload means the same when it started from an older state of the server.
-    """
+    """The steps of FedAvg, each of which a method may replace."""
 
     averages_weights: ClassVar = True
     sends: ClassVar[type] = Upload

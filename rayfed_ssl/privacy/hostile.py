@@ -32,6 +32,7 @@ class Hostile(Wrapper):
         insiders: Who they are, and what each knows.
     """
 
+    takes_old_versions = property(lambda self: self.method.takes_old_versions)
     adversary: Adversary
     insiders: Mapping[int, Insider]
 

@@ -38,6 +38,7 @@ class Robust(Wrapper):
     """A method whose mean of weights is a robust rule's."""
 
     upload_fields = property(lambda self: held_fields(self.method))
+    takes_old_versions = property(lambda self: self.method.takes_old_versions)
     rule: Rule
 
     def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:

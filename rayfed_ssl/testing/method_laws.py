@@ -190,7 +190,7 @@ def uploads_are_not_hoarded(trial: Trial) -> None:
 def old_versions_are_taken(trial: Trial) -> None:
     """A server that says that it takes uploads of clients that started from an older state makes sound encoders of them."""
     method, first = trial.federation.method, trial.played[0]
-    if not getattr(method, "takes_old_versions", False) or not method.averages_weights:
+    if not method.takes_old_versions or not method.averages_weights:
         return
     older: Any = first.server_before
     last: Any = first.server

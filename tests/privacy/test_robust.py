@@ -10,7 +10,9 @@ import torch
 from rich.console import Console
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.virtual_time import attach_schedule
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.progress import RunProgress
 from rayfed_ssl.records.run_record import RunRecord
@@ -18,7 +20,7 @@ from rayfed_ssl.reports.html.record_plots import rule_plot
 from rayfed_ssl.reports.html.report import write_report
 from rayfed_ssl.runs import resume, run
 from rayfed_ssl.testing.trial import play
-from rayfed_ssl.trees import digest, leaves
+from rayfed_ssl.trees import Weights, digest, leaves
 
 Open = Callable[..., Federation]
 Tiny = Callable[..., Config]
@@ -153,12 +155,21 @@ def test_record_and_head_say_who_was_hostile_and_who_was_dropped(tiny: Tiny, tmp
         ),
         (("adversary={name: alie, clients: [7]}",), "names 7, which is no client: choose from 0, 1, 2"),
         (("robust=median", "privacy.clip=1.0"), "privacy.clip counts noise for a mean of clipped uploads, and robust"),
-        (("robust=median", "clock=even", "clock.policy=fedbuff"), "without privacy.secure_sum, robust and adversary"),
+        (
+            ("clients.number=6", "robust=krum", "clock=even", "clock.policy={name: fedbuff, buffer: 3}"),
+            "needs 5 uploads in a round, got 3",
+        ),
+        (("robust=median", "clock=even", "clock.policy=fedasync"), "needs 3 uploads in a round, got 1"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tiny: Tiny, settings: tuple[str, ...], message: str) -> None:
+    def begin() -> None:
+        federation = Federation.open(tiny("fedavg", *settings))
+        federation.check_ready()
+        attach_schedule(federation)
+
     with pytest.raises(ConfigError) as caught:
-        Federation.open(tiny("fedavg", *settings)).check_ready()
+        begin()
     assert message in str(caught.value)
 
 
@@ -193,6 +204,34 @@ def test_hostile_clients_follow_from_the_seed(tiny: Tiny) -> None:
     assert drawn == [ids(seed) for seed in range(6)]
     assert len(set(drawn)) > 1
     assert all(len(set(each)) == 2 for each in drawn)
+
+
+def test_the_weight_of_staleness_multiplies_a_change_before_a_rule_sees_it(open_tiny: Open) -> None:
+    """A rule that bounds nothing gives what FedBuff gives without it, w + mean s_k (w_k - w_v)."""
+    settings = (*FIVE, "method.weighting=uniform")
+    plain, bound = (open_tiny("fedavg", *settings, *more) for more in ((), ("robust={name: norm-bound, length: 1e9}",)))
+    first = play(plain, 1)[0]
+
+    def after(federation: Federation, weights: list[float]) -> Weights:
+        starts = {client: Start(first.server_before, weight, False) for client, weight in enumerate(weights)}
+        uploads = Rebased(first.uploads, starts, first.server, lambda state: state.weights)
+        return federation.update_server(2, first.server, uploads).state.weights
+
+    stale = [0.9, 0.5, 0.5, 0.25, 0.8]
+    even = after(bound, [0.9] * 5)
+    for name, value in after(plain, stale).items():
+        if value.is_floating_point():
+            torch.testing.assert_close(after(bound, stale)[name], value, rtol=1e-5, atol=1e-7)
+    assert not even["encoder.bn1.weight"].equal(after(bound, stale)["encoder.bn1.weight"])
+
+
+def test_a_run_of_fedbuff_with_a_rule_and_a_hostile_client_resumes_to_its_bits(tiny: Tiny, tmp_path: Path) -> None:
+    buffered = ("clients.number=6", "clock.devices=phones", "clock.policy={name: fedbuff, buffer: 3}", "rounds=3")
+    config = tiny("fedavg", *buffered, FLIP, "robust=median")
+    once = run(config, tmp_path / "once")
+    assert "robust_distance_1" in {row["name"] for row in once.record.metrics}
+    run(config, tmp_path / "again", until=2)
+    assert resume(tmp_path / "again").state_sha256 == once.state_sha256
 
 
 def test_torch_is_not_drawn_from_by_accident(open_tiny: Open) -> None:
