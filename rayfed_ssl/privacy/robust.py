@@ -19,7 +19,7 @@ from rayfed_ssl.aggregation.robust.eminspector import EmInspector
 from rayfed_ssl.aggregation.robust.geometry import from_combination
 from rayfed_ssl.aggregation.robust.rule import CoordinateRule, GramRule, Rule
 from rayfed_ssl.aggregation.weighted_mean import PIECE, weighted_mean
-from rayfed_ssl.method import Client, Declared, Method, Metrics, Server, Task, Weights, one_by_one
+from rayfed_ssl.method import Client, Declared, Encoder, Method, Metrics, Server, Task, Weights, one_by_one
 from rayfed_ssl.privacy.client_level import map_fields, with_variances
 from rayfed_ssl.privacy.wrapper import Wrapper
 from rayfed_ssl.training.state_parts import is_statistic
@@ -33,6 +33,14 @@ def held_fields(method: Method) -> Mapping[str, Declared]:
     return {name: replace(says, held=True) for name, says in one_by_one(method.upload_fields).items()}
 
 
+@dataclass(frozen=True)
+class Remembered:
+    """A method's server state, and the sum of each client's changes of its parameters, float32, by client id."""
+
+    state: Any
+    changes: dict[int, Weights]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Robust(Wrapper):
     """A method whose mean of weights is a robust rule's."""
@@ -40,6 +48,23 @@ class Robust(Wrapper):
     upload_fields = property(lambda self: held_fields(self.method))
     takes_old_versions = property(lambda self: self.method.takes_old_versions)
     rule: Rule
+
+    def costly_start(self) -> Method | None:
+        """Start as the method does, but for what the rule remembers."""
+        return None if self.rule.remembers else self.method.costly_start()
+
+    def init_server(self, server: Server) -> Any:
+        """Start as the method does; the rule remembers nothing yet."""
+        state = self.method.init_server(server)
+        return Remembered(state, {}) if self.rule.remembers else state
+
+    def download(self, state: Any, client_id: int) -> Any:
+        """Send what the method sends."""
+        return self.method.download(_of_method(state), client_id)
+
+    def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
+        """The method's encoders."""
+        return self.method.encoders(_of_method(state), clients)
 
     def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         """Train as the method does."""
@@ -76,11 +101,15 @@ class Robust(Wrapper):
         """Put z in the place of each upload's weights; reports weight and distance of each client."""
         held, field = dict(uploads.items()), self.field
         self.rule.check(len(held))
-        received: Weights = _at(self.method.download(state, min(held)), field)
+        received: Weights = _at(self.download(state, min(held)), field)
         weights: list[Weights] = [_at(upload, field) for upload in held.values()]
         if isinstance(self.rule, GramRule) and self.rule.needs_public:
             weights.append(self._own_step(received, server))
-        shares = None
+        shares, changes = None, dict[int, Weights]()
+        if isinstance(self.rule, GramRule) and isinstance(state, Remembered):
+            changes = {c: _added(state.changes.get(c), received, sent) for c, sent in zip(held, weights, strict=True)}
+            zeros = {name: torch.zeros_like(value) for name, value in changes[min(held)].items()}
+            shares = self.rule.weights(_gram(zeros, list(changes.values()), list(zeros)))
         if isinstance(self.rule, EmInspector):
             shares = self.rule.of_features(torch.stack([self._features(received | w, server) for w in weights]))
         combined, shares, distances = combine(self.rule, received, weights, server.generator, shares)
@@ -88,7 +117,9 @@ class Robust(Wrapper):
             client_id: map_fields(lambda name, value: combined if name == field else value, upload)
             for client_id, upload in held.items()
         }
-        after, metrics = self.method.update_server(state, agreed, server)
+        after, metrics = self.method.update_server(_of_method(state), agreed, server)
+        if isinstance(state, Remembered):
+            after = Remembered(after, dict(sorted((state.changes | changes).items())))
         seen = {f"{DISTANCE}{client}": float(d) for client, d in zip(held, distances, strict=False)}
         if shares is not None:
             seen |= {f"{WEIGHT}{client}": float(share) for client, share in zip(held, shares, strict=False)}
@@ -129,9 +160,7 @@ def combine(
     floats = [name for name, value in received.items() if value.is_floating_point()]
     follows = {name for name in floats if is_statistic(name) or name in sent_alone}
     trained, statistics = [n for n in floats if n not in follows], [n for n in floats if n in follows]
-    gram = torch.zeros(number, number, dtype=torch.float64)
-    for piece in _pieces(received, weights, trained):
-        gram += piece @ piece.T
+    gram = _gram(received, weights, trained)
     mixture = torch.eye(number, dtype=torch.float64) if shares is not None else rule.mixture(gram, random)
     mixed = mixture @ gram @ mixture.T
     if isinstance(rule, CoordinateRule):
@@ -179,6 +208,24 @@ def _by_coordinate(
             moved = torch.cat(parts).view(received[name].shape)
             z[name] = (received[name].double() + moved).to(received[name].dtype)
     return with_variances(z), squares.sqrt()
+
+
+def _gram(received: Weights, weights: Sequence[Weights], names: Sequence[str]) -> Tensor:
+    """Inner products of differences, float64 [n, n]."""
+    gram = torch.zeros(len(weights), len(weights), dtype=torch.float64)
+    for piece in _pieces(received, weights, names):
+        gram += piece @ piece.T
+    return gram
+
+
+def _added(changes: Weights | None, received: Weights, sent: Weights) -> Weights:
+    """Add a client's change of its parameters to its earlier ones."""
+    names = [name for name, value in received.items() if value.is_floating_point() and not is_statistic(name)]
+    return {name: sent[name] - received[name] + (0 if changes is None else changes[name]) for name in names}
+
+
+def _of_method(state: Any) -> Any:
+    return state.state if isinstance(state, Remembered) else state
 
 
 def _pieces(received: Weights, weights: Sequence[Weights], names: Sequence[str]) -> Iterator[Tensor]:

@@ -206,6 +206,32 @@ def test_hostile_clients_follow_from_the_seed(tiny: Tiny) -> None:
     assert all(len(set(each)) == 2 for each in drawn)
 
 
+def test_foolsgold_remembers_what_each_client_has_changed_in_all_rounds(tiny: Tiny, open_tiny: Open, tmp_path: Path):
+    """Clients 1 and 2 repeat the upload of client 0, so that the three are one; each other client goes its own way."""
+    settings = (
+        "clients.number=6",
+        "robust=foolsgold",
+        "adversary={name: mimic, clients: [1, 2]}",
+        "clients.fraction=0.9",
+    )
+    first, second = play(open_tiny("fedavg", *settings), 2)
+    sums = second.server.changes
+    assert sums.keys() == first.uploads.keys() | second.uploads.keys()
+    assert not any("running" in name for name in sums[3])
+    both = [client for client in first.uploads if client in second.uploads and client not in (1, 2)]
+    for client in both:
+        for played in (first, second):
+            received = played.server_before.state.weights
+            ends = played.uploads[client].weights
+            sums[client] = {n: v - (ends[n] - received[n]) for n, v in sums[client].items()}
+        assert all(float(value.abs().max()) < 1e-5 for value in sums[client].values())
+    assert all(second.metrics[f"robust_weight_{client}"] == 0 for client in second.uploads if client in (1, 2))
+    config = tiny("fedavg", *settings)
+    once = run(config, tmp_path / "once").state_sha256
+    run(config, tmp_path / "again", until=1)
+    assert resume(tmp_path / "again").state_sha256 == once
+
+
 def test_the_weight_of_staleness_multiplies_a_change_before_a_rule_sees_it(open_tiny: Open) -> None:
     """A rule that bounds nothing gives what FedBuff gives without it, w + mean s_k (w_k - w_v)."""
     settings = (*FIVE, "method.weighting=uniform")

@@ -6,6 +6,7 @@ from rayfed_ssl.aggregation.robust.coordinates import Meamed, Median, TrimmedMea
 from rayfed_ssl.aggregation.robust.eminspector import EmInspector
 from rayfed_ssl.aggregation.robust.flame import FLAME
 from rayfed_ssl.aggregation.robust.fltrust import FLTrust
+from rayfed_ssl.aggregation.robust.foolsgold import FoolsGold
 from rayfed_ssl.aggregation.robust.geometric_median import GeometricMedian
 from rayfed_ssl.aggregation.robust.krum import Krum, MultiKrum
 from rayfed_ssl.aggregation.robust.rule import Rule
@@ -18,6 +19,7 @@ RULES: dict[str, type[Rule]] = {
     "norm-bound": NormBound,
     "fltrust": FLTrust,
     "flame": FLAME,
+    "foolsgold": FoolsGold,
     "median": Median,
     "trimmed-mean": TrimmedMean,
     "meamed": Meamed,

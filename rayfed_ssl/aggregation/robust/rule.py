@@ -23,9 +23,11 @@ class Rule(Validated, ABC):
 
     Class attributes:
         needs_public: Whether the server trains or looks at public pictures.
+        remembers: Whether differences are those of all rounds so far, added up by client.
     """
 
     needs_public: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
     hostile: NonNegativeInt = 1
     """f, hostile clients in a round at most."""
     before: Literal["nnm", "bucketing", "arc"] | None = None
