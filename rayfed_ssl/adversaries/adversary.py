@@ -107,6 +107,11 @@ class UploadAdversary(Adversary, ABC):
 
     sees_honest: ClassVar[bool] = False
 
+    @property
+    def searches(self) -> bool:
+        """Whether it tries the server's step for the strength that brings the result farthest from the honest mean."""
+        return False
+
     def strength(self, pieces: Callable[[], Iterator[Numbers]], number: int, hostile: int) -> float:
         """Choose one number for the round from all pieces; `number` uploads arrived, `hostile` of them hostile ones."""
         return 1.0

@@ -5,6 +5,7 @@ that the number of actors changes no bit. What they compute before is honest, an
 that train on something else do so where clients train.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.adversaries.adversary import Adversary, Insider, Numbers, TrainingAdversary, UploadAdversary
+from rayfed_ssl.adversaries.omniscient import farthest
 from rayfed_ssl.method import Client, Declared, Metrics, Server, Task
 from rayfed_ssl.privacy.client_level import map_fields
 from rayfed_ssl.privacy.robust import WEIGHT, Robust, differences, held_fields
@@ -52,6 +54,11 @@ class Hostile(Wrapper):
             raise ValueError(
                 f"{type(self.adversary).__name__} tunes weights that a client sends, and {type(self.method).__name__} sends "
                 "none: take fedavg or another method that sends weights, or another adversary"
+            )
+        if isinstance(self.adversary, UploadAdversary) and self.adversary.searches and not self.averages_weights:
+            raise ValueError(
+                f"adversary.tau=best tries what the server makes of weights, and {type(self.method).__name__} averages "
+                "none: give adversary.tau a number"
             )
         kept = [part for part in ("encoder", "batch_norm") if self.method.rules(task).get(part) in ("local", "reset")]
         if isinstance(self.adversary, TrainingAdversary) and self.adversary.tunes and kept:
@@ -118,12 +125,35 @@ class Hostile(Wrapper):
     ) -> dict[int, Any]:
         hostile = [client_id for client_id in uploads if client_id in self.insiders]
         honest = [dict(leaves(upload)) for client_id, upload in uploads.items() if client_id not in self.insiders]
-        acts = server.round >= adversary.from_round and bool(honest or not adversary.sees_honest)
-        for client_id in hostile if acts else ():
-            seed = derive_seed(server.task.seed, Purpose.ADVERSARY, round=server.round, participant=client_id)
-            received, counts = dict(leaves(self.method.download(state, client_id))), (len(uploads), len(hostile))
-            uploads[client_id] = _forged(adversary, uploads[client_id], honest, received, counts, generator(seed))
-        return uploads
+        if server.round < adversary.from_round or not (honest or not adversary.sees_honest):
+            return uploads
+
+        def sent(strength: float | None = None) -> dict[int, Any]:
+            forged = dict(uploads)
+            for client_id in hostile:
+                seed = derive_seed(server.task.seed, Purpose.ADVERSARY, round=server.round, participant=client_id)
+                received, counts = dict(leaves(self.method.download(state, client_id))), (len(uploads), len(hostile))
+                own, draws = uploads[client_id], generator(seed)
+                forged[client_id] = _forged(adversary, own, honest, received, counts, draws, strength)
+            return forged
+
+        if not (hostile and adversary.searches):
+            return sent()
+        return sent(farthest(lambda strength: self._distance(state, sent(strength), honest, server)))
+
+    def _distance(
+        self, state: Any, uploads: Mapping[int, Any], honest: Sequence[Mapping[str, Any]], server: Server
+    ) -> float:
+        """How far what clients receive next is from the mean of honest uploads, over all parameters."""
+        draws = torch.Generator()
+        draws.set_state(server.generator.get_state())
+        after, _ = self.method.update_server(state, uploads, replace(server, generator=draws))
+        square = 0.0
+        for path, value in leaves(self.method.download(after, min(uploads))):
+            ends = [one[path].double() for one in honest if "/weights/" in path and path in one]
+            if ends and value.is_floating_point() and not is_statistic(path):
+                square += float((value.double() - sum(ends) / len(ends)).square().sum())
+        return math.sqrt(square)
 
 
 def _forged(
@@ -133,8 +163,12 @@ def _forged(
     received: Mapping[str, Any],
     counts: tuple[int, int],
     draws: torch.Generator,
+    strength: float | None,
 ) -> Any:
-    """Make what is sent of an upload; honest ones and the download by path, `counts` of all and of hostile uploads."""
+    """Make what is sent of an upload; honest ones and the download by path, `counts` of all and of hostile uploads.
+
+    `strength` is the adversary's own choice where it is None.
+    """
     own = {path: leaf for path, leaf in leaves(upload) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
     rows = {p: v if "/weights/" in p or v.dim() < 2 else adversary.rearrange(v, draws) for p, v in own.items()}
     zeros = {path: torch.zeros((), dtype=leaf.dtype).expand(leaf.shape) for path, leaf in own.items()}
@@ -148,7 +182,8 @@ def _forged(
     def every(paths: Sequence[str]) -> Callable[[], Iterator[Numbers]]:
         return lambda: (piece for path in paths for piece in pieces(path) if len(piece.honest))
 
-    strength = adversary.strength(every([p for p in own if not is_statistic(p)]), *counts)
+    if strength is None:
+        strength = adversary.strength(every([p for p in own if not is_statistic(p)]), *counts)
     forged: dict[int, Tensor] = {}
     for path, leaf in own.items():
         sent = [

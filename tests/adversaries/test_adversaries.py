@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rayfed_ssl.adversaries.adversary import Numbers
-from rayfed_ssl.adversaries.omniscient import ALIE, InnerProduct, MinMax
+from rayfed_ssl.adversaries.omniscient import ALIE, InnerProduct, MinMax, farthest
 from rayfed_ssl.adversaries.simple import Gaussian, Mimic, Permute, Scaling, SignFlip
 from tests.tensors import seeded
 
@@ -36,6 +36,18 @@ def pieces() -> Iterator[Numbers]:
 def test_a_worked_example(adversary, expected) -> None:
     strength = adversary.strength(pieces, 10, 2)
     assert adversary.forge(NUMBERS, strength, seeded(0)).tolist() == pytest.approx(expected)
+
+
+def test_the_search_ends_near_the_top_of_a_hill_within_twenty_tries() -> None:
+    tried: list[float] = []
+
+    def height(strength: float) -> float:
+        tried.append(strength)
+        return -((strength - 33.0) ** 2)
+
+    assert farthest(height) == pytest.approx(33.0, abs=3.0)
+    assert tried[:4] == [0.0, 10.0, 30.0, 70.0]
+    assert len(tried) == 20
 
 
 def test_min_max_is_as_far_as_two_honest_uploads_are_and_no_farther() -> None:

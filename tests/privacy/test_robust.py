@@ -99,6 +99,27 @@ def test_what_hostile_clients_send_is_another_upload_and_the_honest_are_as_they_
     assert digest(later.server) == digest(plain.server)
 
 
+@pytest.mark.parametrize("adversary", ["alie", "inner-product"])
+def test_the_best_strength_moves_a_rule_s_result_farther_than_the_default(open_tiny: Open, adversary: str) -> None:
+    """Away from what honest clients make of it alone."""
+
+    def result(*settings: str) -> Weights:
+        first = play(open_tiny("fedavg", *FIVE, "method.weighting=uniform", *settings), 1)[0]
+        return {n: v for n, v in first.server.weights.items() if n.endswith("weight")}
+
+    def moved(tau: str) -> float:
+        attack = f"adversary={{name: {adversary}, clients: 2, tau: {tau}}}"
+        attacked = result(attack, "robust={name: trimmed-mean, hostile: 1}")
+        first = play(open_tiny("fedavg", *FIVE, "method.weighting=uniform", attack), 1)[0]
+        hostile = {int(c) for c in open_tiny("fedavg", *FIVE, attack).method.ids}
+        ends = [upload.weights for client, upload in first.uploads.items() if client not in hostile]
+        means = {name: sum(end[name] for end in ends) / len(ends) for name in attacked}
+        return sum(float((attacked[n] - means[n]).square().sum()) for n in attacked) ** 0.5
+
+    assert moved("best") > 1.02 * moved("0.1")
+    assert moved("best") >= moved("1.5")
+
+
 @pytest.mark.parametrize(("name", "adversary"), [("flesd", "permute"), ("fedmd", "alie"), ("fedca", "permute")])
 def test_methods_that_send_no_weights_are_attacked_by_the_kind_of_what_they_send(
     open_tiny: Open, name: str, adversary: str

@@ -11,6 +11,7 @@ import torch
 
 from rayfed_ssl.adversaries import ADVERSARIES
 from rayfed_ssl.adversaries.adversary import Numbers
+from rayfed_ssl.adversaries.omniscient import farthest
 from rayfed_ssl.aggregation.robust.clipping import CenteredClipping, NormBound
 from rayfed_ssl.aggregation.robust.coordinates import Meamed, Median, TrimmedMean
 from rayfed_ssl.aggregation.robust.geometric_median import GeometricMedian
@@ -66,6 +67,26 @@ def test_krum_chooses_as_byzfl_does_with_as_many_neighbors(byzfl: Any, rows: tor
     ],
 )
 def test_an_adversary_sends_what_byzfl_s_does(byzfl: Any, rows: torch.Tensor, name: str, theirs: Any) -> None:
-    honest = rows.double()
-    sent = ADVERSARIES[name]().forge(Numbers(honest[0], honest), 1.0, seeded(0))
+    honest, adversary = rows.double(), ADVERSARIES[name]()
+    strength = adversary.strength(lambda: iter(()), 13, 2)
+    sent = adversary.forge(Numbers(honest[0], honest), strength, seeded(0))
     assert sent.tolist() == pytest.approx(theirs(byzfl)(honest).tolist(), abs=1e-5)  # ByzFL computes in float32
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"), [("alie", "Optimal_ALittleIsEnough"), ("inner-product", "Optimal_InnerProductManipulation")]
+)
+def test_the_search_for_a_strength_ends_where_byzfl_s_does(
+    byzfl: Any, rows: torch.Tensor, name: str, theirs: str
+) -> None:
+    honest, adversary = rows.double(), ADVERSARIES[name](tau="best")
+
+    def sent(strength: float) -> torch.Tensor:
+        return adversary.forge(Numbers(honest[0], honest), strength, seeded(0))
+
+    def distance(strength: float) -> float:
+        made = result(TrimmedMean(hostile=2), [*honest.tolist(), *[sent(strength).tolist()] * 2])
+        return float((torch.tensor(made) - honest.mean(dim=0)).norm())
+
+    expected = getattr(byzfl, theirs)(agg=byzfl.TrMean(2), pre_agg_list=[], f=2)(rows)
+    assert sent(farthest(distance)).tolist() == pytest.approx(expected.tolist(), rel=1e-4)
