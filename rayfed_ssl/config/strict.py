@@ -1,7 +1,8 @@
 """Files and records as strict pydantic models; a mistake in one is a line that names the key."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -46,11 +47,23 @@ def explain(error: ValidationError, model: type, *, dotted: bool = False) -> Ite
 
     `dotted` suggests keys as overrides have them: training.epochs.
     """
-    lines = _lines(error.errors(include_url=False)[:MAX_MISTAKES], model, dotted)
+    lines = _lines(_joined(error.errors(include_url=False)[:MAX_MISTAKES]), model, dotted)
     return (line if line.isprintable() else repr(line)[1:-1] for line in lines)
 
 
-def _lines(mistakes: Sequence[ErrorDetails], model: type, dotted: bool) -> Iterator[str]:
+def _joined(mistakes: Sequence[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Join what the types of a union say of the same value, each at a place that is named after the type."""
+    for (place, _), together in groupby(mistakes, lambda mistake: (mistake["loc"][:-1], id(mistake["input"]))):
+        first, *others = together
+        if not others or any(str(each["loc"][-1]).isidentifier() for each in (first, *others)):
+            yield from (first, *others)
+            continue
+        wanted = [each["msg"].removeprefix("Input should be ") for each in others]
+        message = " or ".join([first["msg"], *wanted]).replace("a valid tuple", "a list such as [a, b]")
+        yield {**first, "loc": place, "msg": message, "type": "union"}
+
+
+def _lines(mistakes: Iterable[ErrorDetails], model: type, dotted: bool) -> Iterator[str]:
     for mistake in mistakes:
         where = ".".join(str(part) for part in mistake["loc"])
         prefix = f"{where}: " if where else ""

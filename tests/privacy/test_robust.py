@@ -99,8 +99,7 @@ def test_what_hostile_clients_send_is_another_upload_and_the_honest_are_as_they_
     assert digest(later.server) == digest(plain.server)
 
 
-@pytest.mark.parametrize("adversary", ["alie", "inner-product"])
-def test_the_best_strength_moves_a_rule_s_result_farther_than_the_default(open_tiny: Open, adversary: str) -> None:
+def test_the_best_strength_moves_a_rule_s_result_farther_than_the_default(open_tiny: Open) -> None:
     """Away from what honest clients make of it alone."""
 
     def result(*settings: str) -> Weights:
@@ -108,7 +107,7 @@ def test_the_best_strength_moves_a_rule_s_result_farther_than_the_default(open_t
         return {n: v for n, v in first.server.weights.items() if n.endswith("weight")}
 
     def moved(tau: str) -> float:
-        attack = f"adversary={{name: {adversary}, clients: 2, tau: {tau}}}"
+        attack = f"adversary={{name: inner-product, clients: 2, tau: {tau}}}"
         attacked = result(attack, "robust={name: trimmed-mean, hostile: 1}")
         first = play(open_tiny("fedavg", *FIVE, "method.weighting=uniform", attack), 1)[0]
         hostile = {int(c) for c in open_tiny("fedavg", *FIVE, attack).method.ids}
@@ -116,8 +115,7 @@ def test_the_best_strength_moves_a_rule_s_result_farther_than_the_default(open_t
         means = {name: sum(end[name] for end in ends) / len(ends) for name in attacked}
         return sum(float((attacked[n] - means[n]).square().sum()) for n in attacked) ** 0.5
 
-    assert moved("best") > 1.02 * moved("0.1")
-    assert moved("best") >= moved("1.5")
+    assert moved("best") > 1.02 * moved("2.0")
 
 
 @pytest.mark.parametrize(("name", "adversary"), [("flesd", "permute"), ("fedmd", "alie"), ("fedca", "permute")])
@@ -166,6 +164,8 @@ def test_record_and_head_say_who_was_hostile_and_who_was_dropped(tiny: Tiny, tmp
         (("robust=median", "public=fraction:0.1"), "fedavg uses no public data"),
         (("robust=mediam",), "unknown robust 'mediam': did you mean 'median'"),
         (("robust={name: median, hostil: 1}",), "hostil"),
+        (("adversary={name: alie, tau: bset}",), "adversary.tau: input should be a valid number or 'best', got 'bset'"),
+        (("adversary={name: alie, clients: a}",), "should be a valid integer or a list such as [a, b], got 'a'"),
         (("adversary={name: alie, clients: 3}",), "adversary.clients=3 leaves none of 3 clients honest"),
         (("adversary={name: alie, clients: [0, 1, 2]}",), "clients=(0, 1, 2) leaves none of 3 clients honest"),
         (("adversary={name: alie, clients: []}",), "adversary.clients names nobody: name a client"),
@@ -192,6 +192,7 @@ def test_what_cannot_be_is_refused_in_one_line(tiny: Tiny, settings: tuple[str, 
     with pytest.raises(ConfigError) as caught:
         begin()
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
