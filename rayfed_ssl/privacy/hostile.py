@@ -50,6 +50,7 @@ class Hostile(Wrapper):
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Say who is hostile, and how often a sampled cohort has more of them than a rule takes."""
+        said = self.method.check(task, num_public)
         if isinstance(self.adversary, TrainingAdversary) and self.adversary.tunes and not self._weight_fields:
             raise ValueError(
                 f"{type(self.adversary).__name__} tunes weights that a client sends, and {type(self.method).__name__} sends "
@@ -76,7 +77,7 @@ class Hostile(Wrapper):
                     f"a round has more than robust.hostile={taken} hostile clients with a probability of {more:.2g}: the "
                     "rule promises nothing of such rounds"
                 )
-        return (*self.method.check(task, num_public), *notes)
+        return (*said, *notes)
 
     def init_client(self, client: Client) -> Any:
         """Remember what the method makes a client remember of what it trains on."""
