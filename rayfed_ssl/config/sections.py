@@ -31,6 +31,10 @@ class Data(Section):
     """Column of the pictures of parquet or hub; None finds it."""
     label: str | None = None
     """Column of the classes of parquet or hub; None finds it."""
+    classes: tuple[str | Annotated[int, Field(ge=0)], ...] | None = Field(
+        None, min_length=1, exclude_if=lambda classes: classes is None
+    )
+    """Use the samples of these classes alone, by name or number; None uses all, unlabeled ones too."""
     size: int | None = Field(None, ge=4, le=1 << 14)
     """Side in pixels to which images are resized; None keeps the dataset's own."""
     channels: Literal[1, 3] | None = None

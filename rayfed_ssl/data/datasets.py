@@ -12,7 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ def open_dataset(
     image: str | None = None,
     label: str | None = None,
     group: str | None = None,
+    classes: Sequence[str | int] | None = None,
     on_progress: Callable[[str, int, int, int], None] | None = None,
     on_planned: Callable[[Dataset], None] | None = None,
 ) -> Dataset:
@@ -107,6 +108,8 @@ def open_dataset(
     settings |= {} if validation is None else {"validation": validation}
     settings |= {"seed": seed} if not source.has_test or train_limit or test_limit or validation else {}
     settings |= {key: value for key, value in dataclasses.asdict(columns).items() if value is not None}
+    if classes is not None:
+        source, settings["classes"] = _of_classes(source, classes), list(classes)
     directory = cache or platformdirs.user_cache_path("rayfed-ssl") / "stores"
     store = directory / f"{plugins.short(name)}-{_key(_root(path), source.files, settings)}"
     with suppress(ValueError):
@@ -120,19 +123,19 @@ def open_dataset(
     with lock:
         with suppress(ValueError):
             return open_store(store, source.notes)  # another process has just written it
-        train, test, classes, notes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
+        train, test, names, notes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
         channels = channels or info.channels or (1 if all_gray(train) and all_gray(test) else 3)
         if side := size or info.size:
             _check_room(len(train.labels) + len(test.labels), side, channels, store.parent)
             if on_planned:
-                blank = [_blank(split, classes, (channels, side, side)) for split in (train, test)]
+                blank = [_blank(split, names, (channels, side, side)) for split in (train, test)]
                 on_planned(Dataset(name, blank[0], blank[1], fingerprint=""))
         convert = partial(decode, size=size, channels=channels, on_bad=on_bad, max_pixels=max_pixels, white=white)
         report = on_progress or (lambda split, done, total, num_bytes: None)
         write_store(
             store,
             name=name,
-            classes=classes,
+            classes=names,
             train=convert(train, on_progress=partial(report, "train")),
             test=convert(test, on_progress=partial(report, "test")),
             has_test=source.has_test,
@@ -176,6 +179,29 @@ def _read(
         train, test = _hold_out(train, validation, seed + 2)
     test = test.select(random_rows(len(test.labels), limits[1], seed + 1))
     return train, test, classes, notes
+
+
+def _of_classes(source: Source, wanted: Sequence[str | int]) -> Source:
+    """Keep the samples of some classes, which are numbered anew in their old order."""
+
+    def read() -> tuple[Split, Split | None, tuple[str, ...]]:
+        train, test, classes = source.read()
+        if unknown := [
+            each for each in wanted if each not in (range(len(classes)) if isinstance(each, int) else classes)
+        ]:
+            raise ValueError(
+                f"data.classes={unknown[0]} is no class of the {len(classes)} here, such as {', '.join(classes[:5])}"
+                f"{nearest(str(unknown[0]), classes)}"
+            )
+        numbers = sorted({each if isinstance(each, int) else classes.index(each) for each in wanted})
+
+        def kept(split: Split) -> Split:
+            chosen = split.select(np.flatnonzero(np.isin(split.labels, numbers)))
+            return replace(chosen, labels=np.searchsorted(numbers, chosen.labels), notes=split.notes)
+
+        return kept(train), None if test is None else kept(test), tuple(classes[number] for number in numbers)
+
+    return replace(source, read=read)
 
 
 def _check_room(num_pictures: int, side: int, channels: int, directory: Path) -> None:

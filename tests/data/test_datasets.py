@@ -154,6 +154,20 @@ def test_a_damaged_store_is_rebuilt(opened):
     assert (second.train.path, second.fingerprint) == (first.train.path, first.fingerprint)
 
 
+def test_classes_that_are_named_are_all_that_there_is(opened):
+    whole, some = opened("digits"), opened("digits", classes=["7", 1])
+    assert some.train.classes == ("1", "7")
+
+    def pixels(dataset, name):
+        number = dataset.train.classes.index(name)
+        return sum(int(split.images[split.labels == number].sum()) for split in (dataset.train, dataset.test))
+
+    assert [pixels(some, name) for name in "17"] == [pixels(whole, name) for name in "17"]
+    assert set(some.train.labels) == set(some.test.labels) == {0, 1}
+    assert len(opened("digits", classes=(0, 1), train_limit=20).train) == 20
+    assert some.fingerprint != whole.fingerprint
+
+
 def test_limits_choose_a_sorted_random_subset(opened):
     whole, few = opened("digits"), opened("digits", train_limit=100, test_limit=30)
     for part, limit in (("train", 100), ("test", 30)):
@@ -286,6 +300,8 @@ def test_tiny_imagenet_is_read_with_its_annotations(tmp_path, opened):
             {"path": Path("/")},
             "digits has no files, got data.path=/: set data.name=folder or another dataset",
         ),
+        ("digits", {"classes": ["seven"]}, "data.classes=seven is no class of the 10 here, such as 0, 1, 2, 3, 4"),
+        ("digits", {"classes": [10]}, "data.classes=10 is no class of the 10 here, such as 0, 1, 2, 3, 4"),
         ("digits", {"test_fraction": 1.5}, "cannot hold out a fraction 1.5 of 1797 samples"),
         ("digits", {"validation": 0.9, "train_limit": 2}, "cannot hold out a fraction 0.9 of 2 samples"),
     ],
