@@ -46,6 +46,10 @@ class NormBound(GramRule):
     quantile: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Of the lengths, in the place of c."""
 
+    def __post_init__(self) -> None:
+        if self.length is not None and self.quantile != NormBound.quantile:
+            raise ValueError("robust.quantile has no meaning beside robust.length: set one of both")
+
     def weights(self, gram: Tensor) -> Tensor:
         """The mean of x_k min(1, c / ||x_k||)."""
         long = lengths(gram)
