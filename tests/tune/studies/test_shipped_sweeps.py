@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rayfed_ssl.adversaries.backdoors import Backdoor
 from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.evaluation.registry import is_score
@@ -20,7 +21,7 @@ NAMES = [
     *("fedprox-mu", "fedca", "fcl", "fedfoa"),
     *("flesd-rounds-cpu", "fedprox-mu-cpu", "flesd-tpe-cpu", "flesd-random-cpu", "flesd-upload-cpu"),
     "digits",
-    *("hostile-methods", "hostile-rules"),
+    *("hostile-backdoors", "hostile-methods", "hostile-rules", "hostile-rules-byol"),
     "long-training",
     "mechanisms",
     "phones",
@@ -82,6 +83,9 @@ def test_every_point_resolves_and_measures_what_is_sought(name: str):
                 continue
             if goal.score.startswith("diag_"):
                 assert config.evaluation.diagnostics
+                continue
+            if goal.score == "attack_success":
+                assert isinstance(config.adversary, Backdoor)
                 continue
             if "." in goal.score:
                 assert goal.score.split(".")[0] in ATTACKS
