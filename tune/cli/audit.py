@@ -85,9 +85,9 @@ def _settings(names: list[str] | None, settings: list[str]) -> dict[str, dict[st
     from rayfed_ssl.foreign import plugins
 
     plugins.allow(names or [])
+    settings_of = {name: fields(ATTACK.model(name)) for name in names or ATTACK.names()}
     if not settings:
         return None if names is None else {name: {} for name in names}
-    settings_of = {name: fields(ATTACK.model(name)) for name in names or ATTACK.names()}
     for setting in settings:
         if (first := setting.partition("=")[0].rpartition(".")[0]) and first not in settings_of:
             raise ConfigError(f"{setting} sets an attack that is not run{nearest(first, settings_of)}")
