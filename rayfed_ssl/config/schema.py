@@ -15,6 +15,7 @@ from rayfed_ssl.config.choices import (
     CLOCK_DEVICES,
     CLOCK_POLICY,
     METHOD,
+    MODEL_ADAPTERS,
     OBJECTIVE,
     OPTIMIZER,
     PARTITION,
@@ -235,6 +236,7 @@ def _switch(tree: dict[str, Any], key: str, name: Any) -> None:
     *parents, last = key.split(".")
     choices = {"method": METHOD, "objective": OBJECTIVE, "partition": PARTITION, "training.optimizer": OPTIMIZER}
     choices |= {"clock.devices": CLOCK_DEVICES, "clock.policy": CLOCK_POLICY, "robust": ROBUST, "adversary": ADVERSARY}
+    choices["model.adapters"] = MODEL_ADAPTERS
     choice = choices.get(".".join(parents))
     node: Any = tree
     for parent in parents:

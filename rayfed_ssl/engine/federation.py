@@ -30,6 +30,7 @@ from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods.fedavg import Averaging
+from rayfed_ssl.privacy.adapted import Adapted, adapted
 from rayfed_ssl.privacy.protection import accounted, defended, protected
 from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
@@ -73,7 +74,7 @@ class Federation(Population):
         largest = sorted(sizes)[-cohort_size(config.clients.fraction, len(shards)) :]
         self.task = replace(build_task(config, dataset), num_clients=len(shards))
         method = defended(config, shards, dataset.train, self.task)
-        self.method: Method = protected(method, config.privacy, largest)
+        self.method: Method = adapted(protected(method, config.privacy, largest), config.model.adapters)
         self.schedule: Schedule | None = None
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
         self.notes = (
@@ -85,7 +86,7 @@ class Federation(Population):
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
         clock, method = self.config.clock, self.method
-        stale = isinstance(method, Averaging) and method.averages_weights and method.takes_old_versions
+        stale = isinstance(method, Averaging | Adapted) and method.averages_weights and method.takes_old_versions
         if clock is not None and not clock.policy.is_synchronous and not stale:
             raise ConfigError(
                 f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} moves the server's weights by single uploads, which "
