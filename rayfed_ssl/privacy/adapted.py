@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rayfed_ssl.method import Client, Encoder, Method, Metrics, Rule, Server, Task, Weights, known, sent
+from rayfed_ssl.method import Client, Encoder, Method, Metrics, Rule, Server, Task, Weights, known, one_by_one, sent
 from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.models.adapters import Adapters, Lora, products
 from rayfed_ssl.privacy.wrapper import Wrapper
@@ -83,9 +83,13 @@ def gap(wanted: Mapping[str, Tensor], made: Mapping[str, Tensor]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapted(Wrapper):
-    """A method whose participants train adapters of a frozen encoder."""
+    """A method whose participants train adapters of a frozen encoder.
+
+    What stands around the method inside sees sums where it wants them; this server notes who sent, and looks at products.
+    """
 
     adapters: Adapters
+    upload_fields = property(lambda self: one_by_one(self.method.upload_fields))
     takes_old_versions = property(lambda self: isinstance(self.method, Averaging) and self.method.takes_old_versions)
 
     def rules(self, task: Task) -> Mapping[str, Rule]:

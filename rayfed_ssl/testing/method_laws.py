@@ -253,7 +253,7 @@ def _sent_fields(message: Any, prefix: str = "") -> Iterator[str]:
         value = getattr(message, field.name)
         if is_node(value) and "sent" not in field.metadata:
             yield from _sent_fields(value, f"{prefix}{field.name}.")
-        elif value is not None:
+        elif value is not None and "known" not in field.metadata:
             yield prefix + field.name
 
 

@@ -11,6 +11,8 @@ HALF = ("clients.number=5", "clients.fraction=0.5", "rounds=3")
 
 MOCO = ("objective=moco", "objective.queue_size=50")  # no multiple of a batch
 
+VIT, FAST = "encoder: vit-micro, projection_dim: 16", ("training.optimizer.lr=0.01",)
+
 VARIANTS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in METHODS},
     **{
@@ -133,6 +135,16 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "model={encoder: vit-micro, projection_dim: null}",
     ),
     "fedavg-dino": ("fedavg", "objective={name: dino, hidden: 48, momentum: 0.9}", "model.encoder=vit-micro", *HALF),
+    "fedavg-lora": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, rank: 4}}}}", *HALF, *FAST),
+    "fedavg-ffa-byol": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: ffa}}}}", *BYOL, *FAST),
+    "fedavg-norms-private": (
+        "fedavg",
+        f"model={{{VIT}, adapters: norms}}",
+        "method.weighting=uniform",
+        "privacy={clip: 1.0, noise: 0.01}",
+        *FAST,
+    ),
+    "local-bias": ("local", f"model={{{VIT}, adapters: bias}}", *FAST),
     "orchestra-some-of-the-clients": ("orchestra", "clients.number=5", "clients.fraction=0.5", "rounds=4"),
     "ssd-local-batch-norm": ("ssd", "method.parts.batch_norm=local"),
     "fedsc-some-of-the-clients": ("fedsc", "method.noise=0.01", *HALF, "method.parts.batch_norm=local"),
