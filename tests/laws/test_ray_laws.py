@@ -14,8 +14,8 @@ from tests.laws.variants import VARIANTS
 
 pytestmark = pytest.mark.ray
 
-KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models", "fedavg-private"]
-"""A variant for each kind of state: weights alone, public data, what clients keep, several models, a privacy budget."""
+KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models", "fedavg-private", "fedavg-lora"]
+"""A variant for each kind of state: weights alone, public data, what clients keep, several models, a privacy budget, frozen weights."""
 
 TWO_ACTORS = (
     "fedavg-half-of-the-clients",
@@ -23,6 +23,7 @@ TWO_ACTORS = (
     "fedavg-bad-encoder",
     "fedavg-private",
     "fedavg-private-samples",
+    "fedavg-lora",
 )
 
 
