@@ -34,6 +34,7 @@ from rayfed_ssl.privacy.adapted import Adapted, adapted
 from rayfed_ssl.privacy.protection import accounted, defended, protected
 from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
+from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Federation(Population):
 
     Attributes:
         task: Models, local training and device.
-        method: The method, with what protects it and what it is defended by.
+        method: The method, with what protects it and what it is defended by, of adapters where there are some.
         notes: What the run does otherwise than asked, for the user to read.
         resident: Shards that stay on a GPU.
         schedule: What `virtual_time.attach_schedule` computes; rounds keep to it.
@@ -82,6 +83,11 @@ class Federation(Population):
             + self.task.objective.check(self.task, sizes)
             + self._data_notes()
         )
+
+    @property
+    def trained_task(self) -> Task:
+        """The task as participants have it: under adapters, its models are frozen but for these."""
+        return replace(self.task, adapters=self.config.model.adapters)
 
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
