@@ -137,7 +137,7 @@ class Config(Section):
 
     @property
     def system(self) -> str:
-        """Method, the one that it holds, the objective unless it is SimCLR or the method's own, rule and adversary.
+        """Method, the one that it holds, the objective if neither SimCLR nor the method's own, adapters, rule and adversary.
 
         For example fedfoa-fedema-byol, or fedavg-krum-alie.
         """
@@ -146,6 +146,7 @@ class Config(Section):
             names.append(METHOD.name_of(method))
         objective = OBJECTIVE.name_of(self.objective)
         names += [objective] * (objective != "simclr" and self.objective.belongs_to is None)
+        names += [] if (adapters := self.model.adapters) is None else [MODEL_ADAPTERS.name_of(adapters)]
         names += [ROBUST.name_of(self.robust)] * (self.robust is not None)
         names += [ADVERSARY.name_of(self.adversary)] * (self.adversary is not None)
         return "-".join(map(plugins.short, names))

@@ -90,9 +90,10 @@ class Lora(Adapters):
     """Linear layers of the encoder: "qkv", "projection" and "mlp" of a vision transformer's blocks, or ends of layers'
     names, as blocks.0.mlp.2.
     """
-    aggregation: Literal["mean", "ffa"] = "mean"
-    """What the server makes of clients' A and B: the mean of each ("mean", FedIT), or that of B with A frozen as the run's
-    seed draws it ("ffa", FFA-LoRA).
+    aggregation: Literal["mean", "ffa", "exact", "svd"] = "mean"
+    """What the server makes of clients' A and B: the mean of each ("mean", FedIT); that of B, with A frozen as the run's
+    seed draws it ("ffa", FFA-LoRA); the mean of each, with what it lacks of the mean of BA added to W0 ("exact",
+    FedEx-LoRA); or the mean of BA brought to rank r ("svd", FlexLoRA).
     """
 
     @property

@@ -15,7 +15,9 @@ from tests.laws.variants import VARIANTS
 pytestmark = pytest.mark.ray
 
 KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models", "fedavg-private", "fedavg-lora"]
-"""A variant for each kind of state: weights alone, public data, what clients keep, several models, a privacy budget, frozen weights."""
+"""A variant for each kind of state: weights alone, public data, what clients keep, several models, a privacy budget, what
+is frozen.
+"""
 
 TWO_ACTORS = (
     "fedavg-half-of-the-clients",
@@ -24,6 +26,7 @@ TWO_ACTORS = (
     "fedavg-private",
     "fedavg-private-samples",
     "fedavg-lora",
+    "fedavg-exact",
 )
 
 

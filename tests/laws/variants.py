@@ -137,6 +137,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg-dino": ("fedavg", "objective={name: dino, hidden: 48, momentum: 0.9}", "model.encoder=vit-micro", *HALF),
     "fedavg-lora": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, rank: 4}}}}", *BYOL, *HALF),
     "fedavg-ffa": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: ffa, where: qkv}}}}", *BYOL),
+    "fedavg-exact": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: exact}}}}", *BYOL, *HALF),
+    "fedavg-svd": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: svd, where: qkv}}}}", *BYOL),
     "fedavg-norms-private": (
         "fedavg",
         f"model={{{VIT}, adapters: norms}}",

@@ -141,6 +141,71 @@ def test_the_gap_is_between_the_mean_of_products_and_the_product_of_means(tiny: 
     assert round.metrics["adapter_gap"] > 0
 
 
+def factors_of(round: Round, layer: str) -> list[tuple[float, torch.Tensor, torch.Tensor]]:
+    """p_k, B_k and A_k."""
+    total = sum(upload.num_samples for upload in round.uploads.values())
+    names = [f"{layer}.lora_{factor}.weight" for factor in "BA"]
+    return [
+        (upload.num_samples / total, *(upload.weights[name].double() for name in names))
+        for upload in round.uploads.values()
+    ]
+
+
+LAYER = "encoder.blocks.1.attention.qkv"  # not square, so that a transposed residual fails
+MOVING = ("rounds=2", "training.epochs=3", "training.optimizer.lr=0.01")
+
+
+def test_exact_aggregation_gives_the_mean_of_products_in_every_round(tiny: Tiny):
+    federation = open_afresh(tiny("fedavg", LORA, "model.adapters.aggregation=exact", *MOVING))
+    for round in play(federation):
+        merged = federation.method.encoders(round.server, {})["global"].weights[f"{LAYER}.weight"]
+        mean = sum(share * b @ a for share, b, a in factors_of(round, LAYER))
+        expected = round.server_before.base[f"{LAYER}.weight"].double() + 6 / 4 * mean
+        torch.testing.assert_close(merged.double(), expected, rtol=0, atol=1e-7)  # two roundings to float32
+        assert round.metrics["adapter_gap"] > 1e-3
+
+
+def test_exact_aggregation_sends_factors_to_the_last_rounds_clients_and_layers_to_others(tiny: Tiny):
+    config = tiny("fedavg", LORA, "model.adapters.aggregation=exact", "clients.number=3", "rounds=1")
+    federation = open_afresh(config)
+    (round,) = play(federation)
+    two = {client: upload for client, upload in round.uploads.items() if client != 1}
+    after = federation.update_server(1, round.server_before, two).state
+    again = federation.update_server(2, after, two).state
+    layers = 4 * BLOCKS * 12 * WIDTH**2
+    stacked = FACTORS * 2  # ranks of two clients
+    assert nbytes(federation.method.download(after, 0).residual) == stacked < layers
+    assert nbytes(federation.method.download(after, 1).frozen) == FROZEN
+    late = federation.update_server(2, after, {2: two[2], 1: round.uploads[1]}).state
+    assert federation.method.download(late, 0).residual is None
+    assert nbytes(federation.method.download(late, 0).frozen) == layers
+    download = federation.method.download(again, 0)
+    left, right = (download.residual[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA")
+    updated = (after.base[f"{LAYER}.weight"].double() + 6 / 4 * left @ right).float()
+    assert torch.equal(updated, again.base[f"{LAYER}.weight"])  # a client computes what the server holds
+
+
+def test_factors_larger_than_the_layers_are_sent_as_layers(tiny: Tiny):
+    config = tiny("fedavg", LORA, "model.adapters={name: lora, rank: 64, aggregation: exact}", "rounds=1")
+    federation = open_afresh(config)
+    (round,) = play(federation)
+    download = federation.method.download(round.server, 0)
+    assert download.residual is None
+    assert nbytes(download.frozen) == 4 * BLOCKS * 12 * WIDTH**2
+
+
+def test_svd_gives_the_nearest_product_of_the_rank_with_one_sign(tiny: Tiny):
+    federation = open_afresh(tiny("fedavg", LORA, "model.adapters.aggregation=svd", *MOVING))
+    round = play(federation)[-1]
+    mean = sum(share * b @ a for share, b, a in factors_of(round, LAYER))
+    left, right = (round.server.inner.weights[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA")
+    u, s, vt = torch.linalg.svd(mean)
+    nearest = u[:, :RANK] @ torch.diag(s[:RANK]) @ vt[:RANK]
+    torch.testing.assert_close(left @ right, nearest, rtol=0, atol=1e-6 * float(s[0]))  # float32 factors
+    torch.testing.assert_close(right @ right.T, torch.eye(RANK, dtype=torch.float64), rtol=0, atol=1e-6)
+    assert bool((left.gather(0, left.abs().argmax(0, keepdim=True)) > 0).all())
+
+
 def test_an_encoder_is_shown_merged_and_starts_another_run(tiny: Tiny, tmp_path: Path):
     config = tiny("fedavg", LORA, "training.optimizer.lr=0.01", "rounds=1")
     run(config, tmp_path / "run")
@@ -176,6 +241,10 @@ def test_a_clock_counts_adapters_alone(tiny: Tiny):
         ((LORA, "model.adapters.rank=0"), "model.adapters.rank"),
         ((LORA, "model.adapters.r=8"), "lora has no field 'r'"),
         ((LORA, "clients.models=[vit-micro, vit-micro]"), "model.adapters are of one encoder, got clients.models"),
+        ((LORA, "model.adapters.aggregation=exact", "privacy.secure_sum=true"), "exact needs every client's A and B"),
+        ((LORA, "model.adapters.aggregation=svd", "robust=median"), "svd needs .* Robust as it is set does not give"),
+        (("method=ldawa", LORA, "model.adapters.aggregation=exact"), "exact needs .* LDAWA as it is set"),
+        ((LORA, "model.adapters.aggregation=stack"), "model.adapters.aggregation"),
         ((MODEL.format("loraa"),), "unknown model.adapters 'loraa': did you mean 'lora'"),
         ((MODEL.format("norms"), "model.adapters.rank=4"), "norms has no field 'rank'; it belongs to lora"),
     ],
