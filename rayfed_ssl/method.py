@@ -268,7 +268,7 @@ class Method(Validated, ABC):
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """Say what becomes of each part of a participant's state between two rounds; by default it stays local."""
-        return all_with("local", task.objective.parts)
+        return all_with("local", task.parts)
 
     @abstractmethod
     def init_server(self, server: Server) -> Any:

@@ -260,7 +260,8 @@ class Adapted(Wrapper):
         is_mean = isinstance(self.method, Averaging) and (
             (kind.aggregate, kind.update_server) == (Averaging.aggregate, Averaging.update_server)  # type: ignore[attr-defined]
         )
-        if not is_mean or self.method.rules(task)["encoder"] != "averaged":
+        rules = self.method.rules(task)
+        if not is_mean or not rules["encoder"] == rules["lora_b"] == "averaged":
             assert isinstance(self.adapters, Lora), "others have no aggregation"
             raise ValueError(
                 f"model.adapters.aggregation={self.adapters.aggregation} needs every client's A and B and their plain mean, "

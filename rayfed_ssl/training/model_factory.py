@@ -1,7 +1,7 @@
 """How the models of a run are made: architectures, heads, and the weights that everybody starts from."""
 
 import copy
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from rayfed_ssl.errors import CheckpointError, reason
 from rayfed_ssl.models import Model, build_model
-from rayfed_ssl.models.adapters import Adapters, frozen_tensors
+from rayfed_ssl.models.adapters import Adapters, Lora, frozen_tensors
 from rayfed_ssl.models.precision import prepare
 from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.models.skip_init import Undrawn
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Objective
-from rayfed_ssl.training.state_parts import model_weights
+from rayfed_ssl.training.state_parts import Rule, model_weights
 from rayfed_ssl.trees import Weights, frozen
 
 
@@ -59,6 +59,11 @@ class ModelFactory(Context):
             ConfigError: It is not there, or does not fit.
         """
         return None if self.read_start is None else self.read_start()
+
+    @property
+    def parts(self) -> Mapping[str, Rule]:
+        """Rules of the parts beside encoder, projector and batch-norm: the objective's, and that of LoRA's B."""
+        return {**self.objective.parts, **({"lora_b": "averaged"} if isinstance(self.adapters, Lora) else {})}
 
     @property
     def heterogeneous(self) -> bool:

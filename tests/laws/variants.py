@@ -138,6 +138,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg-lora": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, rank: 4}}}}", *BYOL, *HALF),
     "fedavg-ffa": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: ffa, where: qkv}}}}", *BYOL),
     "fedavg-exact": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: exact}}}}", *BYOL, *HALF),
+    "fedavg-local-b": ("fedavg", f"model={{{VIT}, adapters: lora}}", "method.parts.lora_b=local", *BYOL),
     "fedavg-svd": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: svd, where: qkv}}}}", *BYOL),
     "fedavg-norms-private": (
         "fedavg",

@@ -206,6 +206,22 @@ def test_svd_gives_the_nearest_product_of_the_rank_with_one_sign(tiny: Tiny):
     assert bool((left.gather(0, left.abs().argmax(0, keepdim=True)) > 0).all())
 
 
+def test_a_is_shared_and_b_stays_with_its_client(tiny: Tiny):
+    federation = open_afresh(tiny("fedavg", LORA, "method.parts.lora_b=local", *MOVING))
+    last = play(federation)[-1]
+    for result in last.results.values():
+        assert not any("lora_B" in name for name in result.upload.weights)
+        assert any("lora_A" in name for name in result.upload.weights)
+        assert all("lora_B" in name for name in result.state.kept)
+    states = {client: result.state for client, result in last.results.items()}
+    shown = federation.method.encoders(last.server, states)
+    assert set(shown) == {f"client-{client}" for client in states}
+    for client, state in states.items():
+        product = state.kept[f"{LAYER}.lora_B.weight"] @ last.server.inner.weights[f"{LAYER}.lora_A.weight"]
+        expected = last.server.base[f"{LAYER}.weight"] + 6 / 4 * product
+        torch.testing.assert_close(shown[f"client-{client}"].weights[f"{LAYER}.weight"], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_an_encoder_is_shown_merged_and_starts_another_run(tiny: Tiny, tmp_path: Path):
     config = tiny("fedavg", LORA, "training.optimizer.lr=0.01", "rounds=1")
     run(config, tmp_path / "run")
@@ -244,6 +260,11 @@ def test_a_clock_counts_adapters_alone(tiny: Tiny):
         ((LORA, "model.adapters.aggregation=exact", "privacy.secure_sum=true"), "exact needs every client's A and B"),
         ((LORA, "model.adapters.aggregation=svd", "robust=median"), "svd needs .* Robust as it is set does not give"),
         (("method=ldawa", LORA, "model.adapters.aggregation=exact"), "exact needs .* LDAWA as it is set"),
+        (("method.parts.lora_b=local",), "parts.lora_b=local has no meaning here: there are only encoder, projector"),
+        (
+            (LORA, "method.parts.lora_b=local", "model.adapters.aggregation=svd"),
+            "svd needs .* FedAvg as it is set does not give",
+        ),
         ((LORA, "model.adapters.aggregation=stack"), "model.adapters.aggregation"),
         ((MODEL.format("loraa"),), "unknown model.adapters 'loraa': did you mean 'lora'"),
         ((MODEL.format("norms"), "model.adapters.rank=4"), "norms has no field 'rank'; it belongs to lora"),
