@@ -2,8 +2,8 @@
 
 A participant's whole state is one flat dict of tensors. The first component of a name is its part: "encoder",
 "projector" and whatever else an objective trains ("predictor", "prototypes", "decoder"), or remembers without training it
-("target", "queue", "bank"). Parts of their own are running statistics of trained batch-norm layers, "batch_norm", and factors B
-of an encoder's LoRA, "lora_b".
+("target", "queue", "bank"). Parts of their own are running statistics of trained batch-norm layers, "batch_norm", and the
+factors B of an encoder's LoRA, "lora_b".
 """
 
 from collections.abc import Collection, Mapping
