@@ -96,8 +96,8 @@ class Federation(Population):
         if clock is not None and not clock.policy.is_synchronous and not stale:
             raise ConfigError(
                 f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} moves the server's weights by single uploads, which "
-                "methods that average weights have, without privacy.secure_sum, robust and adversary: take fedavg, or "
-                "clock.policy=synchronous"
+                "methods that average weights have, without privacy.secure_sum, robust and adversary, and without exact "
+                "adapters: take fedavg, or clock.policy=synchronous"
             )
         _ = self.task.start
         if isinstance(recipe := self.task.views.first, OwnView):

@@ -46,8 +46,8 @@ class LoraLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Map rows [..., d_in] to [..., d_out]."""
-        low_rank: Tensor = self.lora_B(self.lora_A(input))
-        return super().forward(input) + low_rank * self.scale
+        low_rank: Tensor = self.lora_B(self.lora_A(input) * self.scale)  # of few numbers, before there are many
+        return super().forward(input) + low_rank
 
 
 class Adapters(Validated, ABC):

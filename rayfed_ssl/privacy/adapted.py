@@ -172,7 +172,7 @@ class Adapted(Wrapper):
         blank = task.blank(task.encoder).encoder
         trained = sum(value.numel() for value in blank.parameters() if value.requires_grad)
         frozen = sum(value.numel() for value in blank.parameters()) - trained
-        note = f"model.adapters: {trained:,} weights of the encoder are trained and sent, {frozen:,} are frozen"
+        note = f"model.adapters: {trained:,} weights of the encoder are trained, {frozen:,} are frozen"
         return (*self.method.check(task, num_public), note)
 
     def init_server(self, server: Server) -> ServerState:
