@@ -26,6 +26,7 @@ Metrics: TypeAlias = dict[str, float]
 
 Kind: TypeAlias = Literal[
     "weights",
+    "frozen weights",
     "representations",
     "similarities",
     "relation matrix",
@@ -87,17 +88,24 @@ def sent(
     return dataclasses.field(metadata={"sent": Declared(kind, private, summed, held, weight, release)}, **options)
 
 
+def known(**options: Any) -> Any:
+    """Declare a field of a Download that a client has already: passed along, so that it is not in the client's state."""
+    return dataclasses.field(metadata={"known": True}, **options)
+
+
 def sent_fields(message: Any, prefix: str = "", *, absent: bool = False) -> Iterator[tuple[str, Declared, Any]]:
     """List what a Download or an Upload holds: name, what `sent` declares, and value; nested messages are entered.
 
-    Fields that are None are left out unless `absent`; the name is "base.weights" for one of a message that holds another
-    method's.
+    Fields that are None are left out unless `absent`, and those that are `known`; the name is "base.weights" for one of a
+    message that holds another method's.
 
     Raises:
         TypeError: A field does not declare what kind of content it holds.
     """
     for field in dataclasses.fields(message):
         value, name = getattr(message, field.name), prefix + field.name
+        if "known" in field.metadata:
+            continue
         if declared := field.metadata.get("sent"):
             if absent or value is not None:
                 yield name, declared, value
@@ -262,7 +270,7 @@ class Method(Validated, ABC):
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """Say what becomes of each part of a participant's state between two rounds; by default it stays local."""
-        return all_with("local", task.objective.parts)
+        return all_with("local", task.parts)
 
     @abstractmethod
     def init_server(self, server: Server) -> Any:
@@ -317,6 +325,7 @@ __all__ = [
     "Task",
     "Term",
     "Weights",
+    "known",
     "one_by_one",
     "sent",
 ]

@@ -157,7 +157,7 @@ def run(
             # Now: a Ray that fails to start leaves no empty run.
             record = RunRecord.create(target, federation, running.arithmetic())
             budget = accounted(federation.method)
-            if budget is not None and (message := budget.noise_warning(federation.task)) is not None:
+            if budget is not None and (message := budget.noise_warning(federation.trained_task)) is not None:
                 record.add_warning(RunWarning("noise", 0, message))
                 observing.on_warning(message)
             with record.locked_states():

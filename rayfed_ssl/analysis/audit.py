@@ -215,10 +215,15 @@ class OpenRun:
 
     Raises:
         CheckpointError: This processor computes other bits than the run's.
+        ConfigError: It sends adapters, of which no attack knows.
     """
 
     def __init__(self, directory: Path, trust: bool) -> None:
         self.record, self.federation = open_run(directory, trust=trust)
+        if self.federation.config.model.adapters is not None:
+            raise ConfigError(
+                f"audit attacks uploads of whole models, and {directory} sends model.adapters: audit a run without them"
+            )
         self._means: dict[int, Any] = {}
         self._first_state = cache(self.federation.init_server)
         here = Arithmetic.of(self.federation.task, self.federation.config.engine)

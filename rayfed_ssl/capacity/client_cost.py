@@ -33,6 +33,7 @@ from rayfed_ssl.trees import nbytes
 ENGINE = ("precision", "channels_last", "compile", "deterministic", "capture", "threads")
 """Fields of `Config.engine` that the memory of a step depends on."""
 WEIGHT_COPIES = 6  # weights, gradients, Adam's two moments, the download and the upload
+FROZEN_COPIES = 2  # weights and the download
 STEP_BYTES = 60_000_000  # torch's threads and kernels in a process's first step (docs/engine.md)
 SAMPLES = 2  # blank samples that are sent through a model; batch normalization refuses one
 
@@ -68,15 +69,19 @@ def step_cost(federation: Federation, device: str) -> StepCost:
 
 def estimate(federation: Federation, device: str) -> StepCost:
     """Estimate a step from the model: copies of its weights, and the activations of the views of a batch."""
-    task, samples = federation.task, largest_client(federation)[1]
+    task, samples = federation.trained_task, largest_client(federation)[1]
     names = {task.encoder, *task.client_encoders}
     viewed = task.objective.num_views * min(task.batch, samples)
-    peak = max(
-        WEIGHT_COPIES * nbytes(task.blank(name).state_dict()) + activation_bytes(task, name, viewed) for name in names
-    )
+    peak = max(_weight_bytes(task, name) + activation_bytes(task, name, viewed) for name in names)
     if device != "cuda":
         return StepCost(STEP_BYTES + peak)
     return StepCost(STEP_BYTES, peak + samples * federation.dataset.train.images[0].nbytes + CONTEXT_BYTES)
+
+
+def _weight_bytes(task: Task, architecture: str) -> int:
+    blank = task.blank(architecture)
+    trained = nbytes(task.weights_of(blank))
+    return WEIGHT_COPIES * trained + FROZEN_COPIES * (nbytes(blank.state_dict()) - trained)
 
 
 def check_memory(federation: Federation) -> None:

@@ -27,6 +27,7 @@ from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol
 from rayfed_ssl.foreign import plugins
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.models.adapters import ADAPTERS, Adapters
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.training.objective import Objective
 from rayfed_ssl.training.optimizers import OPTIMIZERS, Optimizer
@@ -171,7 +172,7 @@ def _section(name: str, function: Callable[..., Any]) -> type[Section]:
 
 def plain(value: Any) -> Any:
     """Turn what the Python API takes beside plain data into it: methods, objectives, sections, paths."""
-    for choice in (METHOD, OBJECTIVE, OPTIMIZER, CLOCK_DEVICES, CLOCK_POLICY, ROBUST, ADVERSARY):
+    for choice in (METHOD, OBJECTIVE, OPTIMIZER, CLOCK_DEVICES, CLOCK_POLICY, ROBUST, ADVERSARY, MODEL_ADAPTERS):
         if choice.parent is not None and isinstance(value, choice.parent):
             return choice.dump(value)
     return value.model_dump(mode="json") if isinstance(value, Section) else str(value)
@@ -194,6 +195,7 @@ OPTIMIZER = Choice("optimizer", lambda: OPTIMIZERS, Optimizer, default="adam")
 PARTITION = Choice("partition", lambda: PARTITIONS, default="dirichlet")
 CLOCK_DEVICES = Choice("clock.devices", lambda: DEVICES, Devices, default="even")
 CLOCK_POLICY = Choice("clock.policy", lambda: POLICIES, Policy, default="synchronous")
+MODEL_ADAPTERS = Choice("model.adapters", lambda: ADAPTERS, Adapters, optional=True)
 ROBUST = Choice("robust", lambda: RULES, Rule, optional=True)
 ADVERSARY = Choice("adversary", lambda: ADVERSARIES, Adversary, optional=True)
 
@@ -206,5 +208,6 @@ OptimizerField = Annotated[Optimizer, OPTIMIZER]
 PartitionField = Annotated[Any, PARTITION]
 DevicesField = Annotated[Devices, CLOCK_DEVICES]
 PolicyField = Annotated[Policy, CLOCK_POLICY]
+AdaptersField = Annotated[Adapters | None, MODEL_ADAPTERS]
 RuleField = Annotated[Rule | None, ROBUST]
 AdversaryField = Annotated[Adversary | None, ADVERSARY]

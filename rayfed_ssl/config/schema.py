@@ -15,6 +15,7 @@ from rayfed_ssl.config.choices import (
     CLOCK_DEVICES,
     CLOCK_POLICY,
     METHOD,
+    MODEL_ADAPTERS,
     OBJECTIVE,
     OPTIMIZER,
     PARTITION,
@@ -136,7 +137,7 @@ class Config(Section):
 
     @property
     def system(self) -> str:
-        """Method, the one that it holds, the objective unless it is SimCLR or the method's own, rule and adversary.
+        """Method, the one that it holds, the objective if neither SimCLR nor the method's own, adapters, rule and adversary.
 
         For example fedfoa-fedema-byol, or fedavg-krum-alie.
         """
@@ -145,6 +146,7 @@ class Config(Section):
             names.append(METHOD.name_of(method))
         objective = OBJECTIVE.name_of(self.objective)
         names += [objective] * (objective != "simclr" and self.objective.belongs_to is None)
+        names += [] if (adapters := self.model.adapters) is None else [MODEL_ADAPTERS.name_of(adapters)]
         names += [ROBUST.name_of(self.robust)] * (self.robust is not None)
         names += [ADVERSARY.name_of(self.adversary)] * (self.adversary is not None)
         return "-".join(map(plugins.short, names))
@@ -235,6 +237,7 @@ def _switch(tree: dict[str, Any], key: str, name: Any) -> None:
     *parents, last = key.split(".")
     choices = {"method": METHOD, "objective": OBJECTIVE, "partition": PARTITION, "training.optimizer": OPTIMIZER}
     choices |= {"clock.devices": CLOCK_DEVICES, "clock.policy": CLOCK_POLICY, "robust": ROBUST, "adversary": ADVERSARY}
+    choices["model.adapters"] = MODEL_ADAPTERS
     choice = choices.get(".".join(parents))
     node: Any = tree
     for parent in parents:

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rayfed_ssl.clock.devices import Even
 from rayfed_ssl.clock.policies import Synchronous
-from rayfed_ssl.config.choices import DevicesField, OptimizerField, PolicyField, Section, configured
+from rayfed_ssl.config.choices import AdaptersField, DevicesField, OptimizerField, PolicyField, Section, configured
 from rayfed_ssl.data.decoding import MAX_PIXELS, MOST_PIXELS
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
@@ -101,6 +101,11 @@ class ModelChoice(Section):
     """
     pretrained: bool = False
     """Whether everybody starts from the weights that torchvision or timm publish, which are fetched once."""
+
+    adapters: AdaptersField = Field(None, exclude_if=lambda adapters: adapters is None)
+    """What is trained and sent of the encoder, and its fields (docs/adapters.md): "lora", "norms", "bias" or "head"; the
+    other weights are frozen. None trains and sends all.
+    """
 
     @property
     def is_random(self) -> bool:

@@ -29,9 +29,11 @@ from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
+from rayfed_ssl.privacy.adapted import adapted
 from rayfed_ssl.privacy.protection import accounted, defended, protected
 from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
+from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Federation(Population):
 
     Attributes:
         task: Models, local training and device.
-        method: The method, with what protects it and what it is defended by.
+        method: The method, with what protects it and what it is defended by, of adapters where there are some.
         notes: What the run does otherwise than asked, for the user to read.
         resident: Shards that stay on a GPU.
         schedule: What `virtual_time.attach_schedule` computes; rounds keep to it.
@@ -72,7 +74,7 @@ class Federation(Population):
         largest = sorted(sizes)[-cohort_size(config.clients.fraction, len(shards)) :]
         self.task = replace(build_task(config, dataset), num_clients=len(shards))
         method = defended(config, shards, dataset.train, self.task)
-        self.method: Method = protected(method, config.privacy, largest)
+        self.method: Method = adapted(protected(method, config.privacy, largest), config.model.adapters)
         self.schedule: Schedule | None = None
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
         self.notes = (
@@ -81,6 +83,11 @@ class Federation(Population):
             + self._data_notes()
         )
 
+    @property
+    def trained_task(self) -> Task:
+        """The task as participants have it: under adapters, its models are frozen but for these."""
+        return replace(self.task, adapters=self.config.model.adapters)
+
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
         clock, method = self.config.clock, self.method
@@ -88,8 +95,8 @@ class Federation(Population):
         if clock is not None and not clock.policy.is_synchronous and not stale:
             raise ConfigError(
                 f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} moves the server's weights by single uploads, which "
-                "methods that average weights have, without privacy.secure_sum and privacy.clip: take fedavg, or "
-                "clock.policy=synchronous"
+                "methods that average weights have, without privacy.secure_sum and privacy.clip, and without exact adapters: "
+                "take fedavg, or clock.policy=synchronous"
             )
         _ = self.task.start
         if isinstance(recipe := self.task.views.first, OwnView):

@@ -140,7 +140,7 @@ class FCL(fedavg.Averaging):
 
     def rules(self, task: Task) -> dict[str, Rule]:
         """As FedAvg's, but both models are averaged: f_q is encoder and projector, f_k is the target."""
-        return replace(self.parts, target=self.parts.target or "averaged").over(task.objective.parts)
+        return replace(self.parts, target=self.parts.target or "averaged").over(task.parts)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse objectives without queries and keys."""

@@ -83,7 +83,7 @@ class Averaging(Method):
 
     def rules(self, task: Task) -> dict[str, Rule]:
         """Name each part's rule under this task's objective."""
-        return self.parts.over(task.objective.parts)
+        return self.parts.over(task.parts)
 
     def averaged(self, weights: Weights, task: Task) -> Weights:
         """Select the parts that are averaged."""
@@ -144,7 +144,7 @@ class Averaging(Method):
         personal = {
             f"client-{client_id}": Encoder.of(state.architecture, state.weights | parts)
             for client_id, parts in local.items()
-            if state_parts.select(parts, ("encoder", "batch_norm"))
+            if state_parts.select(parts, ("encoder", "lora_b", "batch_norm"))
         }
         return personal or {"global": Encoder.of(state.architecture, state.weights)}
 

@@ -32,7 +32,7 @@ from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
 from rayfed_ssl.method import Client, Encoder, Metrics, Model, Server, Shard, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.training.optimizers import Adam
-from rayfed_ssl.trees import frozen, tensor_mean
+from rayfed_ssl.trees import tensor_mean
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class FedDF(fedavg.Averaging):
         for name in sorted(means):
             student = server.task.model(weights[name], name)
             losses.append(self.distil(student, taught, server))
-            fitted = frozen(student.state_dict())
+            fitted = server.task.weights_of(student)
             weights[name] = {key: fitted.get(key, value) for key, value in weights[name].items()}
         names = {"distil_loss_first": "loss_first", "distil_loss": "loss", "distil_steps": "steps"}
         metrics = {name: ordered_sum(loss[key] for loss in losses) / len(losses) for name, key in names.items()}

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from rayfed_ssl.aggregation import compression
 from rayfed_ssl.method import Client, Declared, Empty, Encoder, Method, Metrics, Server, Task, Weights, one_by_one, sent
 from rayfed_ssl.methods.local_only import ClientState, own_encoders
-from rayfed_ssl.trees import frozen, tensor_mean
+from rayfed_ssl.trees import tensor_mean
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class FedMD(Method):
             epochs=self.digest_epochs,
             batch=self.digest_batch,
         )
-        return frozen(model.state_dict()), {"digest_loss_first": metrics["loss_first"], "digest_loss": metrics["loss"]}
+        return task.weights_of(model), {"digest_loss_first": metrics["loss_first"], "digest_loss": metrics["loss"]}
 
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Upload], server: Server

@@ -58,7 +58,7 @@ def check_averaged(method: fedavg.Averaging, task: Task, *parts: str) -> None:
     Raises:
         ValueError: As said.
     """
-    name, rules = type(method).__name__, method.parts.over(task.objective.parts)
+    name, rules = type(method).__name__, method.parts.over(task.parts)
     for part in parts:
         if part not in rules:
             raise ValueError(

@@ -53,7 +53,7 @@ from rayfed_ssl.training.context import update_momentum
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.state_parts import is_state
-from rayfed_ssl.trees import frozen, tensor_mean
+from rayfed_ssl.trees import tensor_mean
 from rayfed_ssl.validation import UnitInterval
 
 
@@ -251,7 +251,7 @@ class FLESD(Method):
         sharpened = (sharpen(self.unpack(upload).to(device), self.temperature) for upload in uploads.values())
         student, momentum = (server.task.model(state.weights, state.architecture) for _ in range(2))
         metrics = self.distil(student, momentum, ensemble(sharpened), server)
-        return replace(state, weights=frozen(student.state_dict())), metrics
+        return replace(state, weights=server.task.weights_of(student)), metrics
 
     def distil(self, student: Model, momentum: Model, ensembled: Tensor, server: Server) -> Metrics:
         """Train the student in place by Eq. 7-10; its slow copy encodes the anchors; losses are means over an epoch."""

@@ -207,7 +207,7 @@ class ClientLevel(Accounted):
         """Say that the noise of the mean of weights, z C sqrt(d) / m, is above C, which no mean of differences exceeds."""
         if "difference" not in self.releases().values():
             return None
-        sent = select(task.blank(task.encoder).state_dict(), with_rule(self.rules(task), "averaged", "mixed"))
+        sent = select(task.weights_of(task.blank(task.encoder)), with_rule(self.rules(task), "averaged", "mixed"))
         numbers = sum(value.numel() for value in sent.values() if value.is_floating_point())
         ratio = self.noise * math.sqrt(numbers) / task.cohort_size
         if ratio <= 1:

@@ -253,7 +253,7 @@ def _sent_fields(message: Any, prefix: str = "") -> Iterator[str]:
         value = getattr(message, field.name)
         if is_node(value) and "sent" not in field.metadata:
             yield from _sent_fields(value, f"{prefix}{field.name}.")
-        elif value is not None:
+        elif value is not None and "known" not in field.metadata:
             yield prefix + field.name
 
 
@@ -263,8 +263,8 @@ def rules_say_what_is_sent(trial: Trial) -> None:
     rules = federation.method.rules(federation.task)
     for round in trial.played:
         for client_id, result in round.results.items():
-            model = federation.task.blank(federation.task.architecture(client_id))
-            available = {part_of(name) for name in model.state_dict()} | {*filter(is_state, rules)}
+            trained = federation.trained_task.initial_weights(federation.task.architecture(client_id))
+            available = {part_of(name) for name in trained} | {*filter(is_state, rules)}
             uploaded = {part_of(path.split("/")[-1]) for path, _ in leaves(result.upload) if "/weights/" in path}
             expected = with_rule(rules, "averaged", "mixed") & available
             demand(

@@ -15,9 +15,14 @@ from rayfed_ssl.models.precision import Precision, autocast
 
 @torch.no_grad()
 def update_momentum(slow: Model, fast: Model, zeta: float) -> None:
-    """Update a target by an exponential moving average (EMA) of encoder and projector: mu <- zeta mu + (1 - zeta) theta."""
+    """Update a target by an exponential moving average (EMA) of encoder and projector: mu <- zeta mu + (1 - zeta) theta.
+
+    What both share, as they do what adapters leave frozen, stays as it is.
+    """
     ours: list[Tensor] = [*slow.encoder.parameters(), *slow.projector.parameters()]
-    torch._foreach_lerp_(ours, [*fast.encoder.parameters(), *fast.projector.parameters()], 1 - zeta)
+    theirs: list[Tensor] = [*fast.encoder.parameters(), *fast.projector.parameters()]
+    moving = [(our, their) for our, their in zip(ours, theirs, strict=True) if our is not their]
+    torch._foreach_lerp_([our for our, _ in moving], [their for _, their in moving], 1 - zeta)
 
 
 def cohort_size(fraction: float, num_clients: int) -> int:

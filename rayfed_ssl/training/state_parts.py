@@ -2,7 +2,8 @@
 
 A participant's whole state is one flat dict of tensors. The first component of a name is its part: "encoder",
 "projector" and whatever else an objective trains ("predictor", "prototypes", "decoder"), or remembers without training it
-("target", "queue", "bank"). Running statistics of trained batch-norm layers are a part of their own, "batch_norm".
+("target", "queue", "bank"). Parts of their own are running statistics of trained batch-norm layers, "batch_norm", and the
+factors B of an encoder's LoRA, "lora_b".
 """
 
 from collections.abc import Collection, Mapping
@@ -24,6 +25,9 @@ Rule: TypeAlias = Literal["averaged", "received", "local", "reset", "mixed"]
 - mixed: averaged, but the client mixes what it receives with its own, or chooses between the two (FedEMA, FedU).
 """
 
+LORA_B = ".lora_B.weight"
+"""End of the names of LoRA's B."""
+
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 
 
@@ -40,7 +44,9 @@ def is_statistic(name: str) -> bool:
 def part_of(name: str) -> str:
     """Name the part that an entry belongs to."""
     part, _, rest = name.partition(".")
-    return "batch_norm" if not is_state(part) and is_statistic(rest) else part
+    if is_state(part):
+        return part
+    return "batch_norm" if is_statistic(rest) else "lora_b" if rest.endswith(LORA_B) else part
 
 
 def select(weights: Weights, parts: Collection[str]) -> Weights:
@@ -71,6 +77,8 @@ class Parts(Validated):
     """BYOL's, DINO's and MoCo's slow encoder."""
     queue: Literal["local", "reset"] | None = None
     """MoCo's keys."""
+    lora_b: Literal["averaged", "local"] | None = None
+    """B of model.adapters=lora; "local" shares A and keeps B on the client (FedSA-LoRA): there is one encoder per client."""
     batch_norm: Literal["averaged", "local"] | None = None
     """Running statistics; "local" keeps them on the client, so evaluation sees one encoder per client."""
 
@@ -87,7 +95,7 @@ class Parts(Validated):
                 continue
             if field.name not in chosen:
                 raise ValueError(
-                    f"method.parts.{field.name}={rule} has no meaning here: the objective has only {', '.join(chosen)}"
+                    f"method.parts.{field.name}={rule} has no meaning here: there are only {', '.join(chosen)}"
                 )
             chosen[field.name] = rule
         if chosen.get("target") == "averaged" and "local" in (chosen["encoder"], chosen["projector"]):

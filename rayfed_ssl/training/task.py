@@ -21,7 +21,7 @@ from rayfed_ssl.training.objective import Batch, PerSample, StepOutput, check_lo
 from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.per_sample import SampleNoise
 from rayfed_ssl.training.step import Loss, Rates, Term, Training
-from rayfed_ssl.trees import Weights, frozen
+from rayfed_ssl.trees import Weights
 
 HEALTH_SAMPLES = 64
 """Samples whose features are looked at after a training: enough to see a collapse, a hundredth of an epoch's time."""
@@ -78,7 +78,7 @@ class Task(ModelFactory):
                 assert not terms, "and those that add to it"
                 loss = partial(self.sample_noise.loss, self, self.objective, generator)
             metrics = self.fit(model, data, generator, round=round, state=state, loss=loss, terms=terms)
-            return frozen(model.state_dict() | state.state_dict()), metrics
+            return self.weights_of(model, state), metrics
 
     def fit(
         self,
@@ -140,7 +140,7 @@ class Task(ModelFactory):
         with self.running(training, rates, planned, 0 if round is None else self._trainings_after(round)) as run:
             (ordering,), descent = run.training.generators, run.step.descents[0]
             steps = batches(len(data), batch, ordering, drop_last=drop_last)
-            initial_norm = norm(run.training.model.parameters())
+            initial_norm = norm(self.trained(model_of(run)))
             for epoch in range(num_epochs):
                 if state is not None:
                     self.objective.start_epoch(self, model_of(run), run.training.state, data, epoch, ordering)
@@ -211,7 +211,12 @@ class Task(ModelFactory):
         with self.autocast():
             features = model.encoder(self.plain(images))
         model.train()
-        return [norm(model.parameters()) / initial_norm, spread(features.float())]
+        return [norm(self.trained(model)) / initial_norm, spread(features.float())]
+
+    def trained(self, model: Model) -> list[nn.Parameter]:
+        """List a model's parameters but for those that adapters leave frozen."""
+        frozen = {id(tensor) for tensor in self.frozen(model)}
+        return [parameter for parameter in model.parameters() if id(parameter) not in frozen]
 
     def fit_projections(
         self,

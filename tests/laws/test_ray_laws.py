@@ -14,8 +14,10 @@ from tests.laws.variants import VARIANTS
 
 pytestmark = pytest.mark.ray
 
-KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models", "fedavg-private"]
-"""A variant for each kind of state: weights alone, public data, what clients keep, several models, a privacy budget."""
+KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models", "fedavg-private", "fedavg-lora"]
+"""A variant for each kind of state: weights alone, public data, what clients keep, several models, a privacy budget, what
+is frozen.
+"""
 
 TWO_ACTORS = (
     "fedavg-half-of-the-clients",
@@ -23,6 +25,8 @@ TWO_ACTORS = (
     "fedavg-bad-encoder",
     "fedavg-private",
     "fedavg-private-samples",
+    "fedavg-lora",
+    "fedavg-exact",
 )
 
 

@@ -11,6 +11,8 @@ HALF = ("clients.number=5", "clients.fraction=0.5", "rounds=3")
 
 MOCO = ("objective=moco", "objective.queue_size=50")  # no multiple of a batch
 
+VIT = "encoder: vit-micro, projection_dim: 16"
+
 VARIANTS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in METHODS},
     **{
@@ -133,6 +135,19 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "model={encoder: vit-micro, projection_dim: null}",
     ),
     "fedavg-dino": ("fedavg", "objective={name: dino, hidden: 48, momentum: 0.9}", "model.encoder=vit-micro", *HALF),
+    "fedavg-lora": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, rank: 4}}}}", *BYOL, *HALF),
+    "fedavg-ffa": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: ffa, where: qkv}}}}", *BYOL),
+    "fedavg-exact": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: exact}}}}", *BYOL, *HALF),
+    "fedavg-local-b": ("fedavg", f"model={{{VIT}, adapters: lora}}", "method.parts.lora_b=local", *BYOL),
+    "fedavg-svd": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: svd, where: qkv}}}}", *BYOL),
+    "fedavg-norms-private": (
+        "fedavg",
+        f"model={{{VIT}, adapters: norms}}",
+        "method.weighting=uniform",
+        "privacy={clip: 1.0, noise: 0.01}",
+        *BYOL,
+    ),
+    "local-bias": ("local", f"model={{{VIT}, adapters: bias}}", *BYOL),
     "orchestra-some-of-the-clients": ("orchestra", "clients.number=5", "clients.fraction=0.5", "rounds=4"),
     "ssd-local-batch-norm": ("ssd", "method.parts.batch_norm=local"),
     "fedsc-some-of-the-clients": ("fedsc", "method.noise=0.01", *HALF, "method.parts.batch_norm=local"),

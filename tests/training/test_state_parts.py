@@ -66,7 +66,7 @@ WOULD_BE_SENT = "parts.target=averaged would send what shall stay local"
         (["fcl", *MOCO, "method.parts.projector=local"], WOULD_BE_SENT),
         (
             ["fedavg", "method.parts.target=averaged"],
-            "parts.target=averaged has no meaning here: the objective has only encoder",
+            "parts.target=averaged has no meaning here: there are only encoder",
         ),
         (
             ["fedavg", "method.parts.encoder=local", "method.parts.projector=local"],
