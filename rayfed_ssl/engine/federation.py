@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.privacy.protection import accounted, defended, protected
 from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
+from rayfed_ssl.trees import Weights
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,18 @@ class Federation(Population):
         public, device = self.public, self.task.device
         return None if public is None else self.resident.shard("public", public.images.images, public.rows, device)
 
+    @cache  # noqa: B019  # a federation lasts as long as its process
+    def start_weights(self, architecture: str) -> Weights:
+        """The weights that an architecture starts from, drawn once."""
+        return self.task.initial_weights(architecture)
+
+    def client_shard(self, client_id: int) -> Shard:
+        """The samples that a client trains on."""
+        train = self.dataset.train
+        labels = train.labels if self.config.objective.needs_labels else None
+        rows, device = self.shards[client_id], self.task.device
+        return self.resident.shard(client_id, train.images, rows, device, labels, beside="public")
+
     @property
     def _server_public(self) -> Shard | None:
         """The public samples as the server sees them, in a set of their own."""
@@ -151,11 +164,7 @@ class Federation(Population):
         start = time.perf_counter()
         try:
             with self._seeded(round, client_id) as random:
-                labels = self.dataset.train.labels if self.config.objective.needs_labels else None
-                public, images = self.public_shard, self.dataset.train.images
-                data = self.resident.shard(
-                    client_id, images, self.shards[client_id], self.task.device, labels, beside="public"
-                )
+                public, data = self.public_shard, self.client_shard(client_id)
                 method_seed = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
                 draws = generator(method_seed)
                 task = self.task if epochs is None else replace(self.task, epochs=epochs)

@@ -27,17 +27,18 @@ def partition(
     train, num_classes = federation.dataset.train, federation.dataset.train.num_classes
     labels, classes = with_unlabeled(train.labels, train.classes)
     columns = classes if len(classes) <= MOST_CLASSES else ()
-    rows = []
+    rows, has_tests = [], bool(federation.own_tests)
     held = count_samples(labels, federation.shards.values(), len(classes)).tolist()
     for (client_id, samples), counts in zip(federation.shards.items(), held, strict=True):
-        cells = (client_id, len(samples), sum(map(bool, counts[:num_classes])), *(counts if columns else ()))
+        test = [len(federation.own_tests.get(client_id, ()))] * has_tests
+        cells = (client_id, len(samples), *test, sum(map(bool, counts[:num_classes])), *(counts if columns else ()))
         rows.append([str(cell) for cell in cells])
-    print_table(("client", "samples", "classes", *columns), rows)
+    print_table(("client", "samples", *["own test"] * has_tests, "classes", *columns), rows)
     if left_out := federation.num_left_out:
         echo(f"left out: {left_out:,} of {len(labels):,} training samples")
     echo(f"skew: {federation.skew.text}")
     if federation.num_public:
         echo(f"public: {federation.num_public:,} samples from {federation.config.public}")
-    for note in federation.dataset.notes:
+    for note in (*federation.dataset.notes, *federation.own_scores_notes()):
         echo(f"note: {note}")
     echo(f"figure: {figure}")

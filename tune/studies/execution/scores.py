@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.evaluation.registry import is_score
+from rayfed_ssl.evaluation.registry import OWN_GOALS, is_score
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
@@ -103,7 +103,7 @@ def read_progress(directory: Path, take: str | None, scores: Collection[str] = (
     names = {(row["name"], row["round"]) for row in record.metrics}
     names |= {(name, record.last_round) for name in filter(TARGET.fullmatch, scores)}
     for name, round in sorted(names):  # the last round stays
-        is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, *scores)
+        is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, *OWN_GOALS, *scores)
         if is_shown and (value := score_of(record, name, take, round)) is not None:
             progress[f"score.{name}"] = value
     return progress | {f"score.{name}": value for name, value in audit_scores(directory, record.last_round).items()}
