@@ -189,9 +189,34 @@ class Population:
                 notes.append(f"without scores of their own: {len(clients)} ({named}): {why}")
         return tuple(notes)
 
+    @cached_property
+    def client_values(self) -> Mapping[int, np.ndarray]:
+        """Numbers of the values that clients have of the column that divides the samples; empty without one."""
+        groups = self.dataset.train.groups
+        return {} if groups is None else {client: np.unique(groups[rows]) for client, rows in self.shards.items()}
+
+    @property
+    def client_names(self) -> Mapping[int, str]:
+        """Names of clients by id: the value of such a column, or how many values there are."""
+        names = self.dataset.train.group_names
+        return {
+            client_id: names[values[0]] if len(values) == 1 else f"{len(values):,} values"
+            for client_id, values in self.client_values.items()
+        }
+
     def client_name(self, client_id: int) -> str:
-        """Name a client for messages."""
-        return f"client {client_id}"
+        """Name a client for messages and tables."""
+        return f"client {client_id}" + (f" {self.client_names[client_id]}" if self.client_names else "")
+
+    def column_notes(self) -> tuple[str, ...]:
+        """Say where clients get several values of a column."""
+        several = sum(map(len, self.client_values.values()))
+        if all(len(values) < 2 for values in self.client_values.values()):
+            return ()
+        return (
+            f"{several:,} values of partition.column={self.config.data_settings['group']} are dealt at random to "
+            f"{self.config.clients.number:,} clients: set clients.number={several} for a client each",
+        )
 
     def public_entries(self) -> tuple[LedgerEntry, ...]:
         """What clients receive before round 1: the public samples, once (FLESD, section 6)."""
@@ -221,7 +246,7 @@ class Population:
             notes.append("clients fine-tune random weights: set model.start=RUN to fine-tune an encoder")
         if (last := self.config.training.schedule_rounds or self.config.rounds) < self.config.rounds:
             notes.append(f"rounds after {last} repeat the learning rates of round {last} (training.schedule_rounds)")
-        notes += self.own_scores_notes()
+        notes += [*self.own_scores_notes(), *self.column_notes()]
         return (*self.dataset.notes, *notes, *held_out_notes(self.config, len(self.dataset.test)))
 
 

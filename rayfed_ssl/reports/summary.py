@@ -306,10 +306,11 @@ def epsilon_text(epsilon: float, config: Config) -> str:
 
 
 def partition_text(config: Config) -> str:
-    """Name a partition with its concentration, its file or its part of the samples: "dirichlet, alpha 0.5"."""
-    partition = config.partition
+    """Name a partition with its concentration, its file, column or part of the samples: "dirichlet, alpha 0.5"."""
+    partition, column = config.partition, config.data_settings["group"]
     alpha, path, part = (getattr(partition, field, None) for field in ("alpha", "path", "fraction"))
     fields = (f", alpha {alpha:g}" if alpha else "") + (f", {Path(path).name}" if path else "")
+    fields += f" {column}" if column else ""
     return str(partition.name) + fields + (f", fraction {part:g}" if part not in (None, 1) else "")
 
 

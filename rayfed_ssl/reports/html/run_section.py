@@ -141,7 +141,7 @@ class RunSections:
             )
         if summary.own:
             tables.append(own_table(summary.own))
-            plots.append(own_plot(summary.own, {}))
+            plots.append(own_plot(summary.own, self._record.manifest.data.names))
         if rows := self._run.evaluations:
             columns = ["encoder", "round", "protocol", "name", "value", "settings"]
             cells = [[Cell.of(row[c], "percent") if c == "value" else row[c] for c in columns] for row in rows]
@@ -171,7 +171,7 @@ class RunSections:
 
     def _dataset(self) -> Table:
         data, config = self._record.manifest.data, self._summary.config
-        facts = data.model_dump(exclude={"shards", "shards_sha256", "skew"})
+        facts = data.model_dump(exclude={"shards", "shards_sha256", "skew", "names"})
         facts |= {"name": self._summary.dataset, "classes": f"{len(data.classes)}: {', '.join(data.classes)}"}
         facts["views"] = config.training.views or default_views(config.data.name, data.shape[1])
         return _listed("Dataset", facts)
