@@ -79,3 +79,11 @@ def mean_gain(gains: Mapping[int, tuple[float, float]]) -> tuple[float, float | 
     if len(values) < 2:
         return mean, None
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+
+
+def deciding_samples(scores: OwnScores, name: str) -> int:
+    """Count what the error of a number over clients follows from: test samples, or clients where these are counted."""
+    if name.endswith(("_std", "_gaining")):
+        return len(scores)
+    total = sum(int(metrics[SAMPLES]) for metrics in scores.values())
+    return total * math.ceil(len(scores) / 10) // len(scores) if name.endswith("_worst_tenth") else total
