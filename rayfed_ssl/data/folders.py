@@ -91,12 +91,8 @@ def metadata_column(table: Path, files: Sequence[Path], column: str) -> np.ndarr
     """Read a column of metadata.csv for pictures, which its `file_name` names from its own directory: integers or strings.
 
     Raises:
-        ValueError: There is no such table or column, or it leaves out a picture.
+        ValueError: There is no such column, or it leaves out a picture.
     """
-    if not table.is_file():
-        raise ValueError(
-            f"there is no column {column} without {table}: write one with the columns file_name and {column}"
-        )
     try:
         rows = csv.DictReader(io.StringIO(read_bytes(table).decode("utf-8-sig"), newline=""))
         if not {"file_name", column} <= {*(names := rows.fieldnames or ())}:
