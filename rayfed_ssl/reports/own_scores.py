@@ -55,7 +55,7 @@ def own_beside(one: Summary, other: Summary) -> list[str]:
         names = [own_name(run.own, score) for run in (one, other)]
         if gains := differences(one.own, names[0], other.own, names[1]):
             above, below, mean = _gains(gains)
-            encoders = " and ".join(name.removeprefix(OWN).rpartition("_")[0] for name in names)
+            encoders = " and ".join(dict.fromkeys(name.removeprefix(OWN).rpartition("_")[0] for name in names))
             lines.append(
                 f"{one.directory.name} beside {other.directory.name}, each client on its own samples ({encoders} encoder): "
                 f"{title} of {above} clients above, {below} below, of {len(gains)}; mean {mean} points"
