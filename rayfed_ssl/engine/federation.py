@@ -4,10 +4,10 @@ Every process opens its own. The same arguments give the same bits in any proces
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -107,10 +107,10 @@ class Federation(Population):
         public, device = self.public, self.task.device
         return None if public is None else self.resident.shard("public", public.images.images, public.rows, device)
 
-    @cache  # noqa: B019  # a federation lasts as long as its process
-    def start_weights(self, architecture: str) -> Weights:
-        """The weights that an architecture starts from, drawn once."""
-        return self.task.initial_weights(architecture)
+    @cached_property
+    def start_weights(self) -> Callable[[str], Weights]:
+        """Gives the weights that an architecture starts from, drawn once."""
+        return cache(self.task.initial_weights)
 
     def client_shard(self, client_id: int) -> Shard:
         """The samples that a client trains on."""
