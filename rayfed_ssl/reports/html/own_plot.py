@@ -6,7 +6,7 @@ from rayfed_ssl.evaluation.registry import OWN, OWN_ENCODERS
 from rayfed_ssl.records.own_scores import SAMPLES, OwnScores
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.own_scores import own_name, own_note
-from rayfed_ssl.reports.style import clean, legend_below, mark_style, new_axes
+from rayfed_ssl.reports.style import HEIGHT, clean, legend_below, mark_style, new_axes
 from rayfed_ssl.reports.table import Cell, Table
 
 MOST_NAMES = 30
@@ -19,7 +19,9 @@ def own_plot(scores: OwnScores, names: Mapping[int, str]) -> Plot | None:
         return None
     first = own_name(scores, "linear")
     order = sorted(scores, key=lambda client: (scores[client].get(first, 0.0), client))
-    figure, axes = new_axes()
+    labels = [clean(f"{client} {names.get(client, '')}".strip())[:40] for client in order]
+    longest = max(map(len, labels))
+    figure, axes = new_axes(height=HEIGHT + 0.07 * longest * (longest > 2))
     few = len(order) <= MOST_NAMES
     for index, encoder in enumerate(OWN_ENCODERS):
         name = f"{OWN}{encoder}_linear"
@@ -27,9 +29,8 @@ def own_plot(scores: OwnScores, names: Mapping[int, str]) -> Plot | None:
             shift = 0.15 * (index - 1.5) * few  # or equal scores hide each other
             style = mark_style(index) | {"linestyle": "", "markersize": 5 if few else 2, "label": encoder}
             axes.plot([x + shift for x in points], list(points.values()), **style)
-    labels = [clean(names.get(client, str(client))) for client in order]
     step = max(1, -(-len(order) // MOST_NAMES))
-    axes.set_xticks(range(0, len(order), step), labels[::step], rotation=90 if max(map(len, labels)) > 2 else 0)
+    axes.set_xticks(range(0, len(order), step), labels[::step], rotation=90 if longest > 2 else 0)
     axes.set(xlabel="client", ylabel="linear probe (%)")
     legend_below(figure, axes)
     shown = [f"{OWN}{encoder}_linear" for encoder in OWN_ENCODERS]
