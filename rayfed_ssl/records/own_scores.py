@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 
 from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.evaluation.registry import OWN, OWN_SCORES
-from rayfed_ssl.formats import standard_error
+from rayfed_ssl.formats import MeanStd, standard_error
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.metric_rows import Row, client_of, score_rows
 
@@ -74,11 +74,8 @@ def differences(
 
 def mean_gain(gains: Mapping[int, tuple[float, float]]) -> tuple[float, float | None]:
     """Average differences over clients, with the standard error by their spread; None for a single client."""
-    values = [gain for gain, _ in gains.values()]
-    mean = fmean(values)
-    if len(values) < 2:
-        return mean, None
-    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+    spread = MeanStd.of([gain for gain, _ in gains.values()])
+    return spread.mean, None if spread.std is None else spread.std / math.sqrt(spread.n)
 
 
 def deciding_samples(scores: OwnScores, name: str) -> int:
