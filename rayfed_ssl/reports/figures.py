@@ -130,12 +130,12 @@ def partition_figure(
     axes.set(xlim=(-0.5, len(classes) - 0.5), ylim=(len(rows) - 0.5, -0.5), aspect="equal")
     axes.set(xlabel=f"class (largest circle: {counts.max():,} samples)", ylabel="client (samples)", title=title)
     # Beyond some 30 names they overlap: every fifth or tenth then.
-    for axis, names in (
+    for axis, texts in (
         (axes.xaxis, classes),
         (axes.yaxis, [f"{clean(name)[:24]} ({len(r):,})" for name, r in rows.items()]),
     ):
-        step = 1 if len(names) <= 30 else 5 if len(names) <= 60 else 10
-        axis.set_ticks(range(0, len(names), step), names[::step])
+        step = 1 if len(texts) <= 30 else 5 if len(texts) <= 60 else 10
+        axis.set_ticks(range(0, len(texts), step), texts[::step])
     axes.tick_params(axis="x", labelrotation=90 if max(map(len, classes)) > 2 else 0)
     return figure
 

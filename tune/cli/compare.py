@@ -140,8 +140,8 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
         | {name: number(audit[name]) if name in audit else "" for name in attacks}
         for summary, audit, settings in zip(summaries, audits, differing, strict=True)
     ]
-    rare = ("what differs", "recipe", "attack success", "epsilon", "virtual time", "wasted", "virtual time until then")
-    rare += ("own linear", "worst tenth", "gaining")
+    rare = {"what differs", "recipe", "attack success", "epsilon", "virtual time", "wasted", "virtual time until then"}
+    rare |= {"own linear", "worst tenth", "gaining"}
     absent = {key for key in rare if not any(row.get(key) for row in rows)}
     return [{key: text for key, text in row.items() if key not in absent} for row in rows]
 
