@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,13 @@ class ClientActor(FederationActor):
     def score_start(self, architecture: str) -> list[Metrics]:
         """Score what an architecture starts from; returns a list of one."""
         return [score_start(self._federation, architecture)]
+
+    @ending_without_gpu()
+    def score_client(
+        self, round: int, client_id: int, encoders: Mapping[str, Encoder], state: Stored | None, directory: Directory
+    ) -> list[Evaluation]:
+        """Score a client on its test part by encoders whose weights are refs; returns a list of one."""
+        return [self.steps.score_client(round, client_id, fetch(encoders), state, directory)]
 
     @ending_without_gpu()
     def evaluate(self, encoder: Encoder, name: str, round: int, final: bool) -> list[Evaluation]:

@@ -27,6 +27,7 @@ from actors.object_store import UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
 from actors.server_actor import ServerActor
 from rayfed_ssl.engine.arithmetic import Arithmetic
+from rayfed_ssl.engine.client_scores import encoders_of_client
 from rayfed_ssl.engine.contributions import server_of, starts_of
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
@@ -281,6 +282,32 @@ class RayExecutor:
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method gives, several at a time."""
+
+        def submit(actor: Any, encoders: Mapping[str, Any], name: str) -> ObjectRef[Any]:
+            ref: ObjectRef[Any] = actor.evaluate.remote(encoders[name], name, state.round, final)
+            return ref
+
+        return self._score(state, directory, None, submit)
+
+    def score_clients(self, state: RunState, directory: Directory) -> tuple[Evaluation, ...]:
+        """Score clients on their test parts, several at a time."""
+
+        def submit(actor: Any, encoders: Mapping[str, Any], client_id: int) -> ObjectRef[Any]:
+            seen, stored = encoders_of_client(encoders, client_id), state.clients.get(client_id)
+            ref: ObjectRef[Any] = actor.score_client.remote(state.round, client_id, seen, stored, directory.resolve())
+            return ref
+
+        scored = self._federation.scored_clients
+        return self._score(state, directory, scored, submit) if scored else ()
+
+    def _score(
+        self,
+        state: RunState,
+        directory: Directory,
+        keys: Sequence[Any] | None,
+        submit: Callable[[Any, Mapping[str, Any], Any], ObjectRef[Any]],
+    ) -> tuple[Evaluation, ...]:
+        """Have actors score by the encoders of a round, once for each key; None is for each encoder by its name."""
         encoders: dict[str, Any] = {}
 
         def read_encoders(server: Any) -> Tree:
@@ -289,17 +316,19 @@ class RayExecutor:
         def select_encoders() -> None:
             encoders.update(self._server.call(read_encoders))
 
-        def submit(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
-            return [actor.evaluate.remote(encoders[items[0].key], items[0].key, state.round, final)]
+        def submit_first(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
+            return [submit(actor, encoders, items[0].key)]
 
         select_encoders()
+        items = [WorkItem(key) for key in (encoders if keys is None else keys)]
         evaluations = {}
-        for result in self._pool.run([WorkItem(name) for name in encoders], submit, restore_inputs=select_encoders):
+        for result in self._pool.run(items, submit_first, restore_inputs=select_encoders):
             if isinstance(result, Failed):
-                message = f"scoring encoder {result.key} after round {state.round} failed: {result.reason}"
+                what = f"encoder {result.key}" if keys is None else f"client {result.key}"
+                message = f"scoring {what} after round {state.round} failed: {result.reason}"
                 raise result.cause or ActorError(message)
             evaluations[result.key] = result.value
-        return tuple(evaluations[name] for name in encoders)
+        return tuple(evaluations[item.key] for item in items)
 
     def score_start(self, architecture: str) -> Metrics:
         """Score what an architecture starts from, in a client actor."""

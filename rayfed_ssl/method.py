@@ -303,6 +303,10 @@ class Method(Validated, ABC):
         weight = next((name for name, declared in own if declared.weight), None)
         return 1.0 if weight is None else float(getattr(upload, weight))
 
+    def local_parts(self, state: Any) -> Weights:
+        """Find the parts of the global model that stay with a client in its state; by default none."""
+        return {}
+
     @abstractmethod
     def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """Name the encoders that evaluation shall see: "global", or "client-3" and so on."""

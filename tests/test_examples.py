@@ -12,6 +12,8 @@ from scipy.stats import spearmanr
 from examples.mechanism_measures import main, rank_correlation, similarities_of
 from examples.my_dataset import Shapes
 from examples.my_objective import DCL, decoupled_loss
+from examples.split_by_site import SITES
+from examples.split_by_site import main as split_by_site
 from examples.trimmed_mean import TrimmedMean, trimmed_mean
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
@@ -119,3 +121,13 @@ def test_the_page_names_every_law():
     page = (Path(__file__).parents[1] / "docs/own-method.md").read_text()
     for name, law in LAWS.items():
         assert f"| `{name}` | {law.__doc__.splitlines()[0].rstrip('.')} |" in page
+
+
+def test_a_split_by_site_has_a_client_for_each_site_and_one_that_is_inverted(tiny: Tiny, tmp_path: Path):
+    split_by_site(tmp_path / "scans", train=100, test=20)
+    data = f"data={{name: folder, path: {tmp_path / 'scans'}}}"
+    federation = Federation.open(tiny("fedavg", data, "partition={name: column, column: site}", "clients.number=5"))
+    assert tuple(federation.client_names.values()) == SITES
+    images, shards = federation.dataset.train.images, federation.shards
+    assert [bool(images[shards[client]].mean() > 127) for client in shards] == [False] * 4 + [True]
+    assert len(federation.dataset.test) == 20

@@ -18,6 +18,7 @@ from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.view_recipes import Views
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.engine.task_builder import build_task
@@ -76,6 +77,18 @@ def rescore(
     federation, at, encoders = _encoders_of_run(directory, overrides, round, initial, trust)
     with compute_threads(federation.config.engine.threads):
         return tuple(federation.evaluate(encoder, name, at, final=True) for name, encoder in encoders.items())
+
+
+def rescore_clients(
+    directory: Path, *overrides: str, round: int | None = None, trust: bool = False
+) -> tuple[Evaluation, ...]:
+    """Score a run's clients again on samples of their own, as `rescore` does encoders; nothing where they have none."""
+    record = RunRecord.open(directory, trust=trust)
+    federation = Federation.open(record.config(*overrides))
+    record.check(federation)
+    state = checkpoints.latest(record.checkpoints, round)
+    executor = LocalExecutor(federation)
+    return executor.score_clients(state, record.checkpoints)
 
 
 def measure_encoders(

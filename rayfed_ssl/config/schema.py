@@ -296,6 +296,8 @@ def _check_consistency(config: Config) -> None:
             "clients.labeled has no meaning for an objective without labels, which learns from every sample: remove it or "
             "take objective=supervised"
         )
+    if config.evaluation.tuning_epochs is not None and config.clients.test_fraction is None:
+        raise ConfigError("evaluation.tuning_epochs has no meaning without clients.test_fraction: set both or neither")
     training = config.training
     if training.schedule_rounds is not None and training.optimizer.schedule == "constant":
         raise ConfigError("training.schedule_rounds has no meaning for training.optimizer.schedule=constant: remove it")

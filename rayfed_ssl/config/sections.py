@@ -78,6 +78,10 @@ class Clients(Section):
     """
     label_choice: Literal["balanced", "random"] = "balanced"
     """Which samples these are: as many of each class as can be ("balanced"), or any ("random")."""
+    test_fraction: float | None = Field(None, gt=0, lt=1, exclude_if=lambda fraction: fraction is None)
+    """The part of its labeled samples that a client never trains on and has scores of its own on (docs/evaluation.md);
+    None takes none.
+    """
 
 
 class ModelChoice(Section):
@@ -193,6 +197,11 @@ class Evaluation(Section):
     diagnostics: int = Field(0, ge=0)
     """Look at encoders (where they are scored) and compare clients, without labels, after every so many rounds and the
     last; 0 means never.
+    """
+
+    tuning_epochs: int | None = Field(None, ge=0, exclude_if=lambda epochs: epochs is None)
+    """Local epochs by which the global encoder is tuned for each client, before the client's own scores
+    (`clients.test_fraction`), where clients have no encoder of their own; None takes those of a round, 0 leaves it out.
     """
 
     @property

@@ -25,9 +25,11 @@ from rayfed_ssl.data.decoding import MAX_PIXELS, WINDOW, OnBad, Source, Split, a
 from rayfed_ssl.data.folders import (
     ANNOTATIONS,
     METADATA,
+    SITE,
     Passed,
     by_class,
     check_nesting,
+    first_directory,
     metadata_column,
     pass_over,
     passed_over,
@@ -222,8 +224,10 @@ def _check_room(num_pictures: int, side: int, channels: int, directory: Path) ->
 def _blank(split: Split, classes: tuple[str, ...], shape: tuple[int, int, int]) -> ImageSet:
     """Describe a split before its pictures [C, H, W] are decoded; blank ones take no memory."""
     images = np.broadcast_to(np.uint8(0), (len(split.labels), *shape))
-    groups = None if split.groups is None else np.unique(split.groups, return_inverse=True)[1].astype(np.int64)
-    return ImageSet(images, split.labels, classes, groups=groups)
+    if split.groups is None:
+        return ImageSet(images, split.labels, classes)
+    values, numbers = np.unique(split.groups, return_inverse=True)
+    return ImageSet(images, split.labels, classes, groups=numbers.astype(np.int64), group_names=tuple(map(str, values)))
 
 
 def _hold_out(train: Split, fraction: float, seed: int) -> tuple[Split, Split]:
@@ -291,7 +295,8 @@ def _find_folder(path: Path, download: bool, columns: Columns) -> Source:
     """Find pictures in one directory per class, under train and test or val, or all in one place.
 
     The names of splits count in any case where no other directory is there: a class may be called Train. A column is one
-    of metadata.csv, beside the training pictures' classes or the splits.
+    of metadata.csv, beside the training pictures' classes or the splits; without that file, the column `site` stands for a
+    directory above those of classes.
     """
     if columns != Columns(group=columns.group):
         raise ValueError("data.image and data.label name columns of tables, and a folder's classes are directories")
@@ -302,19 +307,35 @@ def _find_folder(path: Path, download: bool, columns: Columns) -> Source:
         root = next((named[name] for name in TRAIN_NAMES if are_splits and name in named), path)
     tests = [named[name] for name in TEST_NAMES if name in named and root != path]
     passed: Passed = Counter()
-    train = by_class(root, passed)
+    group = columns.group
+    table = next((file for each in (root, path) if (file := each / METADATA).is_file()), root / METADATA)
+    has_sites = group == SITE and not table.is_file()
+    if group is not None and not (has_sites or table.is_file()):
+        raise ValueError(
+            f"there is no column {group} without {table}: write one with the columns file_name and "
+            f"{group}, or take {SITE}, the directories above those of classes"
+        )
+    train = by_class(root, passed, level=int(has_sites))
     classes = tuple(sorted({name for name, _ in train}))
+    if not train and has_sites:
+        raise ValueError(
+            f"no pictures in {root}/SITE/CLASS: partition.column={SITE} takes the first directories of a folder for sites "
+            f"and those in them for classes: move the pictures, or write {table}"
+        )
     if not train:
         raise ValueError(
             f"no pictures in class directories of {root} ({', '.join(picture_suffixes())}): "
             f"{saved_hint(path) or 'set data.path to a directory with train/<class>/ and test/<class>/, or with <class>/'}; "
             f"pictures without classes go into one such directory{'; '.join(['', *passed_over(passed)])}"
         )
-    notes = check_nesting(root, train)
+    notes = () if has_sites else check_nesting(root, train)
     test: list[tuple[str, Path]] = []
     for folder in tests:
         skipped: Passed = Counter()
-        samples = by_class(folder, skipped)
+        samples = by_class(folder, skipped, level=int(has_sites))
+        if has_sites and not samples:  # a test set may be common to all sites
+            skipped = Counter()
+            samples = by_class(folder, skipped)
         labels = {label for label, _ in samples}
         # Tiny-ImageNet's test/images has no labels; its val is the test set.
         if test or (labels == {"images"} and "images" not in classes):
@@ -334,17 +355,19 @@ def _find_folder(path: Path, download: bool, columns: Columns) -> Source:
                 passed[f"directory beside {root.name}", f"directories beside {root.name}"] += 1
     number = {name: index for index, name in enumerate(classes)}
 
-    table = next((file for each in (root, path) if (file := each / METADATA).is_file()), root / METADATA)
-    group = columns.group
-    groups = None if group is None else metadata_column(table, [file for _, file in train], group)
+    training_files, groups = [file for _, file in train], None
+    if has_sites:
+        groups = np.array([first_directory(root, file) for file in training_files])
+    elif group is not None:
+        groups = metadata_column(table, training_files, group)
 
     def split(samples: list[tuple[str, Path]], groups: np.ndarray | None = None) -> Split:
         labels = np.array([number[name] for name, _ in samples], np.int64)
         return Split(labels, lambda rows: ((str(samples[row][1]), samples[row][1]) for row in rows), groups)
 
     annotations = [file for each in (root, *tests) if (file := each / ANNOTATIONS).is_file()]
-    annotations += [] if groups is None else [table]
-    passed["file .csv", "files .csv"] -= groups is not None
+    annotations += [table] if table.is_file() and group is not None else []
+    passed["file .csv", "files .csv"] -= group is not None and not has_sites
     files = (*(file for _, file in train + test), *annotations)
     return Source(
         files,

@@ -11,10 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from rayfed_ssl.data.decoding import picture_suffixes
-from rayfed_ssl.errors import printable
+from rayfed_ssl.errors import nearest, printable
 from rayfed_ssl.foreign.reading import read_bytes
 
 ANNOTATIONS, METADATA = "val_annotations.txt", "metadata.csv"
+
+SITE = "site"
+"""The column that a folder has without a metadata.csv: the directory above a picture's class."""
 
 SIDE = (".", "@eaDir", "__MACOSX")
 """How directories begin that hold thumbnails and the like of systems, the latter two of Synology and of macOS."""
@@ -43,10 +46,15 @@ def pass_over(passed: Passed, file: str) -> None:
     passed[f"file {kind}", f"files {kind}"] += 1
 
 
-def by_class(root: Path, passed: Passed) -> list[tuple[str, Path]]:
+def first_directory(root: Path, file: Path) -> str:
+    """Name the first directory on the way from a directory to a file; of a name that is no UTF-8 the bytes are escaped."""
+    return os.fsencode(file.relative_to(root).parts[0]).decode(errors="backslashreplace")
+
+
+def by_class(root: Path, passed: Passed, *, level: int = 0) -> list[tuple[str, Path]]:
     """List (class, file); the class is the first directory, or stands in Tiny-ImageNet's val_annotations.txt.
 
-    What is not taken is counted in `passed`.
+    At level 1 it is the second directory, below that of a site. What is not taken is counted in `passed`.
 
     Raises:
         ValueError: That file does not say which class any picture has.
@@ -66,12 +74,16 @@ def by_class(root: Path, passed: Passed) -> list[tuple[str, Path]]:
                 passed[f"picture {unnamed}", f"pictures {unnamed}"] += len(pictures) - len(named)
                 return named
         raise ValueError(f"{annotations} must name pictures of {root}, one a line, each with a tab and its class")
+    if level:
+        parts = [file.relative_to(root).parts for _, file in pictures]
+        pictures = [(way[1] if len(way) > 2 else "", file) for way, (_, file) in zip(parts, pictures, strict=True)]
     # A name may be no UTF-8, and records and figures take nothing else.
     labeled = [(os.fsencode(label).decode(errors="backslashreplace"), file) for label, file in pictures if label]
     beside, empty = "beside the directories of classes", "without pictures"
     passed[f"picture {beside}", f"pictures {beside}"] += len(pictures) - len(labeled)
     directories = {folder.name for folder in root.iterdir() if not folder.name.startswith(SIDE) and folder.is_dir()}
-    passed[f"directory {empty}", f"directories {empty}"] += len(directories - {label for label, _ in pictures})
+    filled = {first_directory(root, file) for _, file in labeled} if level else {label for label, _ in pictures}
+    passed[f"directory {empty}", f"directories {empty}"] += len(directories - filled)
     return labeled
 
 
@@ -79,16 +91,14 @@ def metadata_column(table: Path, files: Sequence[Path], column: str) -> np.ndarr
     """Read a column of metadata.csv for pictures, which its `file_name` names from its own directory: integers or strings.
 
     Raises:
-        ValueError: There is no such table or column, or it leaves out a picture.
+        ValueError: There is no such column, or it leaves out a picture.
     """
-    if not table.is_file():
-        raise ValueError(
-            f"there is no column {column} without {table}: write one with the columns file_name and {column}"
-        )
     try:
         rows = csv.DictReader(io.StringIO(read_bytes(table).decode("utf-8-sig"), newline=""))
         if not {"file_name", column} <= {*(names := rows.fieldnames or ())}:
-            raise ValueError(f"{table} needs the columns file_name and {column}, got {', '.join(names) or 'none'}")
+            near = nearest(column, names) if column not in names else ""
+            listed = ", ".join(names) or "none"
+            raise ValueError(f"{table} needs the columns file_name and {column}, got {listed}{near}")
         values = {os.path.normpath(str(row["file_name"])): row[column] or "" for row in rows}
     except csv.Error as error:
         raise ValueError(f"{table} cannot be read ({error}): write it with columns separated by commas") from None

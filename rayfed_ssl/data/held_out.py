@@ -1,10 +1,15 @@
-"""Samples of a client that it does not train on, so that an audit can tell what an upload says of those that it does."""
+"""Samples of a client that it does not train on.
 
+By those of `hold_out` an audit can tell what an upload says of the others; those of `set_apart` score each client.
+"""
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from rayfed_ssl.data.partitions import stratified_split
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 
@@ -53,3 +58,42 @@ def hold_out(
         trained[client_id] = rows[~out]
         held_out[client_id] = HeldOut(np.sort(rows[out]), np.sort(rows[is_canary]))
     return trained, held_out
+
+
+LEAST_TEST = 2
+"""Samples of a test part: of a single one a score is 0 or 1."""
+
+
+def set_apart(
+    labels: np.ndarray, shards: Mapping[int, np.ndarray], fraction: float, run_seed: int
+) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+    """Set that fraction of each client's labeled samples apart, rounded up, with the proportions of its classes.
+
+    What a client sets apart follows from its own samples and the seed alone. Where it would be fewer than `LEAST_TEST`, the
+    client trains on all of its samples and has no test part.
+
+    Returns:
+        The rows that clients train on, and those of their test parts, sorted, int64.
+
+    Raises:
+        ConfigError: A client would keep too few to train on, or no client has a test part.
+    """
+    trained, tested = dict(shards), dict[int, np.ndarray]()
+    for client_id, rows in shards.items():
+        labeled = np.flatnonzero(labels[rows] >= 0)
+        if (number := math.ceil(fraction * len(labeled) - 1e-9)) < LEAST_TEST:
+            continue
+        if len(rows) - number < 2 or number == len(labeled):
+            raise ConfigError(
+                f"clients.test_fraction={fraction:g} takes {number} of client {client_id}'s {len(rows)} samples, but it "
+                "needs 2 to train: lower it"
+            )
+        seed = derive_seed(run_seed, Purpose.OWN_TEST, participant=client_id)
+        tested[client_id] = rows[labeled[stratified_split(labels[rows[labeled]], fraction, seed)[1]]]
+        trained[client_id] = np.setdiff1d(rows, tested[client_id])
+    if not tested:
+        raise ConfigError(
+            f"clients.test_fraction={fraction:g} gives no client {LEAST_TEST} labeled samples to test on: raise it, lower "
+            "clients.number or take data with classes"
+        )
+    return trained, tested

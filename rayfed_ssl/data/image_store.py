@@ -35,6 +35,7 @@ class ImageSet:
         path: The store; None for a set in memory.
         split: Which part of the store this is: train or test.
         groups: Number of the column's value of each training sample, int64 [N], values ascending; None without a column.
+        group_names: The column's values by number, as text.
     """
 
     images: np.ndarray
@@ -43,6 +44,7 @@ class ImageSet:
     path: Path | None = None
     split: str = "train"
     groups: np.ndarray | None = None
+    group_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -219,11 +221,12 @@ def _write_split(directory: Path, split: str, blocks: Iterable[Block], digest: "
         raise ValueError(f"the {split} split has no pictures: it needs at least one")
     digest.update(targets.data)
     targets.tofile(directory / f"{split}-labels")
+    names: list[str] = []
     if groups:
-        numbers = np.unique(np.concatenate(groups), return_inverse=True)[1]
+        values, numbers = np.unique(np.concatenate(groups), return_inverse=True)
         numbers.astype(np.int64).tofile(directory / f"{split}-groups")
-    has_groups = bool(groups)
-    facts = {"count": len(targets), "shape": list(shape), "groups": has_groups}
+        names = [str(value) for value in values]
+    facts = {"count": len(targets), "shape": list(shape), "groups": names}
     return facts | {"skipped": skipped, "pictures": pictures, "dim": dim}
 
 
@@ -232,12 +235,12 @@ def _image_set(path: Path, split: str, header: dict[str, Any]) -> ImageSet:
         with open_regular(path / f"{split}-{column}") as file:
             return np.asarray(np.memmap(file, dtype, "r", shape=shape))
 
-    count, shape, has_groups = (header[split][key] for key in ("count", "shape", "groups"))
+    count, shape, names = (header[split][key] for key in ("count", "shape", "groups"))
     images, labels = mapped("images", np.uint8, count, *shape), mapped("labels", np.int64, count)
-    groups = mapped("groups", np.int64, count) if has_groups else None
+    groups = mapped("groups", np.int64, count) if names else None
     if not all(isinstance(name, str) for name in header["classes"]):
         raise TypeError("its classes have names that are no strings")
-    return ImageSet(images, labels, tuple(header["classes"]), path, split, groups)
+    return ImageSet(images, labels, tuple(header["classes"]), path, split, groups, tuple(names or ()))
 
 
 def _open_split(path: Path, split: str) -> ImageSet:

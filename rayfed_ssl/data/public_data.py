@@ -105,7 +105,7 @@ def split_public(
     private = public = np.arange(len(train), dtype=np.int64)
     if isinstance(spec, PublicFraction):
         private, public = stratified_split(train.labels, spec.fraction, seed)
-    grouped = {} if train.groups is None else {"groups": train.groups[private]}
+    grouped = {} if train.groups is None else {"groups": train.groups[private], "group_names": train.group_names}
     shards = {client_id: private[rows] for client_id, rows in enumerate(divide(train.labels[private], **grouped))}
     match spec:
         case None:

@@ -142,7 +142,10 @@ def read_splits(table: Table, columns: Columns) -> tuple[Split, Split | None, tu
         Split(classes, partial(table.pictures, part, image)) for classes, part in zip(labels, table.parts, strict=True)
     )
     if columns.group is not None:
-        train = replace(train, groups=group_values(table.column(table.parts[0], columns.group), columns.group))
+        groups = group_values(table.column(table.parts[0], columns.group), columns.group)
+        if groups.dtype.kind == "i" and (of_group := class_names(table.schema, columns.group)):
+            groups = np.array(of_group)[groups]
+        train = replace(train, groups=groups)
     train = replace(train, notes=notes)
     return train, next(iter(test), None), tuple(names)
 
@@ -151,7 +154,7 @@ def group_values(values: list[Any], column: str) -> np.ndarray:
     """Take the values of a column that samples are divided by, integers or strings [N]."""
     if not all(isinstance(value, str | int) for value in values):
         other = next(value for value in values if not isinstance(value, str | int))
-        raise ValueError(f"partition.column={column} must hold an integer or a string in every row, got {other!r}")
+        raise ValueError(f"partition.column={column} must hold an integer or a string in every row, got {other!r:.40}")
     return np.array(values)
 
 

@@ -4,10 +4,10 @@ Every process opens its own. The same arguments give the same bits in any proces
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from rayfed_ssl.privacy.protection import accounted, defended, protected
 from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
 from rayfed_ssl.training.task import Task
+from rayfed_ssl.trees import Weights
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ class Federation(Population):
         if clock is not None and not clock.policy.is_synchronous and not stale:
             raise ConfigError(
                 f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} moves the server's weights by single uploads, which "
-                "methods that average weights have, without privacy.secure_sum and privacy.clip, and without exact adapters: "
-                "take fedavg, or clock.policy=synchronous"
+                "methods that average weights have, without privacy.secure_sum and privacy.clip, and without exact "
+                "adapters: take fedavg, or clock.policy=synchronous"
             )
         _ = self.task.start
         if isinstance(recipe := self.task.views.first, OwnView):
@@ -111,6 +112,18 @@ class Federation(Population):
         """The public samples as clients see them."""
         public, device = self.public, self.task.device
         return None if public is None else self.resident.shard("public", public.images.images, public.rows, device)
+
+    @cached_property
+    def start_weights(self) -> Callable[[str], Weights]:
+        """Gives the weights that an architecture starts from, drawn once."""
+        return cache(self.task.initial_weights)
+
+    def client_shard(self, client_id: int) -> Shard:
+        """The samples that a client trains on."""
+        train = self.dataset.train
+        labels = train.labels if self.config.objective.needs_labels else None
+        rows, device = self.shards[client_id], self.task.device
+        return self.resident.shard(client_id, train.images, rows, device, labels, beside="public")
 
     @property
     def _server_public(self) -> Shard | None:
@@ -157,11 +170,7 @@ class Federation(Population):
         start = time.perf_counter()
         try:
             with self._seeded(round, client_id) as random:
-                labels = self.dataset.train.labels if self.config.objective.needs_labels else None
-                public, images = self.public_shard, self.dataset.train.images
-                data = self.resident.shard(
-                    client_id, images, self.shards[client_id], self.task.device, labels, beside="public"
-                )
+                public, data = self.public_shard, self.client_shard(client_id)
                 method_seed = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
                 draws = generator(method_seed)
                 task = self.task if epochs is None else replace(self.task, epochs=epochs)

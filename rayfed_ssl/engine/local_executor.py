@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.arithmetic import Arithmetic
+from rayfed_ssl.engine.client_scores import encoders_of_client
 from rayfed_ssl.engine.contributions import Start, server_of, starts_of
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
@@ -85,6 +86,23 @@ class LocalExecutor:
         with compute_threads(self._engine.threads):
             return tuple(
                 self._federation.evaluate(encoder, name, state.round, final) for name, encoder in encoders.items()
+            )
+
+    def score_clients(self, state: RunState, directory: Directory) -> tuple[Evaluation, ...]:
+        """Score clients on their test parts."""
+        if not self._federation.scored_clients:
+            return ()
+        encoders = self._steps.encoders(state.server, checkpoints.StoredStates(state.clients, directory), directory)
+        with compute_threads(self._engine.threads):
+            return tuple(
+                self._steps.score_client(
+                    state.round,
+                    client_id,
+                    encoders_of_client(encoders, client_id),
+                    state.clients.get(client_id),
+                    directory,
+                )
+                for client_id in self._federation.scored_clients
             )
 
     def score_start(self, architecture: str) -> Metrics:

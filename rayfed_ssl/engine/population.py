@@ -16,7 +16,7 @@ import torch
 from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
-from rayfed_ssl.data.held_out import HeldOut, hold_out
+from rayfed_ssl.data.held_out import LEAST_TEST, HeldOut, hold_out, set_apart
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import Skew, measure_skew, partition
 from rayfed_ssl.data.public_data import PublicSet, parse_public, refuse_own, split_public
@@ -42,6 +42,7 @@ class Population:
         shards: Rows of the training set by client id; a client whose shard became public is not in it.
         public: Samples that everybody holds, or None.
         held_out: What each client does not train on (`privacy.held_out`, `privacy.canaries`), by client id.
+        own_tests: Rows of the test part of each client that has one (`clients.test_fraction`).
     """
 
     config: Config
@@ -49,6 +50,7 @@ class Population:
     shards: Mapping[int, np.ndarray]
     public: PublicSet | None = None
     held_out: Mapping[int, HeldOut] = field(default_factory=dict)
+    own_tests: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config, shards = self.config, self.shards
@@ -106,13 +108,16 @@ class Population:
             open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
         )
         clients, privacy, held_out = config.clients, config.privacy, dict[int, HeldOut]()
+        labels, own_tests = dataset.train.labels, dict[int, np.ndarray]()
+        if clients.test_fraction is not None:
+            shards, own_tests = set_apart(labels, shards, clients.test_fraction, config.seed)
         if privacy.held_out or privacy.canaries:
             shards, held_out = hold_out(shards, privacy.held_out, privacy.canaries, config.seed)
         if clients.labeled is not None:
-            shards = labeled_rows(dataset.train.labels, shards, clients.labeled, clients.label_choice, config.seed)
+            shards = labeled_rows(labels, shards, clients.labeled, clients.label_choice, config.seed)
         if config.objective.needs_labels:
-            _check_labels(config, dataset.train.labels[np.concatenate([*shards.values()])])
-        return cls(config, dataset, shards, public, held_out)
+            _check_labels(config, labels[np.concatenate([*shards.values()])])
+        return cls(config, dataset, shards, public, held_out, own_tests)
 
     @property
     def client_ids(self) -> tuple[int, ...]:
@@ -153,12 +158,65 @@ class Population:
     def num_left_out(self) -> int:
         """Count the training samples that neither a client nor the public set has."""
         public = self.num_public if self.public is not None and self.public.images is self.dataset.train else 0
-        return len(self.dataset.train) - public - self.num_held_out - sum(map(len, self.shards.values()))
+        own = sum(map(len, (*self.shards.values(), *self.own_tests.values())))
+        return len(self.dataset.train) - public - self.num_held_out - own
 
     @property
     def num_held_out(self) -> int:
         """Count the samples that clients keep from training."""
         return sum(len(held.rows) for held in self.held_out.values())
+
+    @cached_property
+    def scored_clients(self) -> tuple[int, ...]:
+        """Ids of the clients with scores of their own: they have a test part, and train on two classes or more."""
+        labels = self.dataset.train.labels
+        classes = {client_id: np.unique(labels[self.shards[client_id]]) for client_id in self.own_tests}
+        return tuple(client_id for client_id, each in sorted(classes.items()) if (each >= 0).sum() > 1)
+
+    def own_scores_notes(self) -> tuple[str, ...]:
+        """Say on how many samples clients have scores of their own, and which clients have none, and why."""
+        if not self.own_tests:
+            return ()
+        sizes = [len(self.own_tests[client_id]) for client_id in self.scored_clients]
+        notes = [f"{len(sizes)} of {len(self.shards)} clients are scored on test parts of their own"]
+        notes[0] += f", of {min(sizes)} to {max(sizes)} samples" if sizes else ""
+        small = sorted(self.shards.keys() - self.own_tests.keys())
+        single = sorted(self.own_tests.keys() - {*self.scored_clients})
+        too_few = f"fewer than {LEAST_TEST} labeled samples would be set apart, so all are trained on"
+        for why, clients in ((too_few, small), ("it trains on samples of one class", single)):
+            if clients:
+                named = ", ".join([*map(self.client_name, clients[:3]), *["..."] * (len(clients) > 3)])
+                notes.append(f"without scores of their own: {len(clients)} ({named}): {why}")
+        return tuple(notes)
+
+    @cached_property
+    def client_values(self) -> Mapping[int, np.ndarray]:
+        """Numbers of the values that clients have of the column that divides the samples; empty without one."""
+        groups = self.dataset.train.groups
+        return {} if groups is None else {client: np.unique(groups[rows]) for client, rows in self.shards.items()}
+
+    @property
+    def client_names(self) -> Mapping[int, str]:
+        """Names of clients by id: the value of such a column, or how many values there are."""
+        names = self.dataset.train.group_names
+        return {
+            client_id: names[values[0]] if len(values) == 1 else f"{len(values):,} values"
+            for client_id, values in self.client_values.items()
+        }
+
+    def client_name(self, client_id: int) -> str:
+        """Name a client for messages and tables."""
+        return f"client {client_id}" + (f" {self.client_names[client_id]}" if self.client_names else "")
+
+    def column_notes(self) -> tuple[str, ...]:
+        """Say where clients get several values of a column."""
+        several = sum(map(len, self.client_values.values()))
+        if all(len(values) < 2 for values in self.client_values.values()):
+            return ()
+        return (
+            f"{several:,} values of partition.column={self.config.data_settings['group']} are dealt at random to "
+            f"{self.config.clients.number:,} clients: set clients.number={several} for a client each",
+        )
 
     def public_entries(self) -> tuple[LedgerEntry, ...]:
         """What clients receive before round 1: the public samples, once (FLESD, section 6)."""
@@ -188,6 +246,7 @@ class Population:
             notes.append("clients fine-tune random weights: set model.start=RUN to fine-tune an encoder")
         if (last := self.config.training.schedule_rounds or self.config.rounds) < self.config.rounds:
             notes.append(f"rounds after {last} repeat the learning rates of round {last} (training.schedule_rounds)")
+        notes += [*self.own_scores_notes(), *self.column_notes()]
         return (*self.dataset.notes, *notes, *held_out_notes(self.config, len(self.dataset.test)))
 
 

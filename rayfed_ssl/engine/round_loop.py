@@ -125,6 +125,9 @@ class Observer:
     def on_evaluations(self, final: bool) -> None:
         """Scoring starts."""
 
+    def on_clients_scored(self, evaluations: Sequence[Evaluation]) -> None:
+        """Clients were scored on samples of their own; the other scores of the round follow."""
+
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """All encoders of a round were scored."""
 
@@ -191,6 +194,9 @@ class Executor(Protocol):
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder of the method as `scoring.score` does."""
+
+    def score_clients(self, state: RunState, directory: Directory) -> tuple[Evaluation, ...]:
+        """Score every client that has a test part as `client_scores.score_client` does, in ascending id."""
 
     def score_start(self, architecture: str) -> Metrics:
         """Score an architecture's weights before round 1 as `start_scores.score_start` does."""
@@ -329,4 +335,7 @@ def _check_quorum(plan: RunPlan, round: int, cohort: Sequence[int], dropped: Map
 def _evaluate(plan: RunPlan, executor: Executor, observer: Observer, state: RunState) -> None:
     final = plan.is_final(state.round)
     observer.on_evaluations(final)
-    observer.on_evaluated(executor.evaluate(state, plan.directory, final))
+    evaluations = executor.evaluate(state, plan.directory, final)
+    if final:
+        observer.on_clients_scored(executor.score_clients(state, plan.directory))
+    observer.on_evaluated(evaluations)

@@ -5,9 +5,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from rayfed_ssl.engine.client_scores import score_client
 from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import ClientResult, Federation
-from rayfed_ssl.engine.round_loop import ClientReport, ServerReport
+from rayfed_ssl.engine.round_loop import ClientReport, Evaluation, ServerReport
 from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.method import Encoder
@@ -71,6 +72,18 @@ class Steps:
         """Select the encoders to evaluate; `clients` are their states."""
         with compute_threads(self._threads):
             return self.federation.method.encoders(self._read_server(server, directory), clients)
+
+    def score_client(
+        self,
+        round: int,
+        client_id: int,
+        encoders: Mapping[str, Encoder],
+        stored: Stored | None,
+        directory: Directory,
+    ) -> Evaluation:
+        """Score a client on its test part; `stored` is its state, if it has one."""
+        kept = {} if stored is None else self.federation.method.local_parts(checkpoints.read(stored, directory))
+        return score_client(self.federation, round, client_id, encoders, kept)
 
     def store(self, state: Tree, directory: Directory, name: str) -> Stored:
         """Write a state."""

@@ -16,6 +16,20 @@ ATTACK_SUCCESS = "attack_success"
 ATTACK_SUCCESS_KNN = f"{ATTACK_SUCCESS}_knn"
 """The same of the vote of nearest neighbors."""
 
+OWN = "own_"
+"""How names begin of what is measured of a client on samples of its own; `is_score` is about a common test set."""
+
+OWN_ENCODERS = ("global", "personal", "tuned", "start")
+"""Encoders by which a client is scored, in the order of tables."""
+
+OWN_SCORES = tuple(f"{OWN}{encoder}_{score}" for encoder in OWN_ENCODERS for score in ("knn", "linear"))
+
+OWN_SUMMARIES = ("std", "worst_tenth", "gaining")
+"""Endings of what is about all clients: standard deviation, mean of the lowest tenth, share of clients above the start."""
+
+OWN_GOALS = (*OWN_SCORES, *(f"{name}_{summary}" for name in OWN_SCORES for summary in OWN_SUMMARIES))
+"""What a study may seek of clients' own scores; those without an ending are means over clients."""
+
 FEDCA = "FedCA (Zhang et al. 2020), text"
 FCL = "FCL (2022), text"
 

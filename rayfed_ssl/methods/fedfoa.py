@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.compression import from_triangle, upper_triangle
-from rayfed_ssl.method import Client, Declared, Encoder, Method, Metrics, Model, Rule, Server, Task, sent
+from rayfed_ssl.method import Client, Declared, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods.local_only import LocalOnly
 
 
@@ -231,6 +231,10 @@ class FedFoA(Method):
             client_id: relation for client_id, relation in base_uploads.relations.items() if relation is not None
         }
         return ServerState(base, {**state.bank, **received}, server.round), metrics
+
+    def local_parts(self, state: Any) -> Weights:
+        """What the base leaves with clients."""
+        return self.base.local_parts(state)
 
     def encoders(self, state: ServerState, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """The base's encoders."""

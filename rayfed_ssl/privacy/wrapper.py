@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rayfed_ssl.method import Client, Encoder, Method, Rule, Server, Task
+from rayfed_ssl.method import Client, Encoder, Method, Rule, Server, Task, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,10 @@ class Wrapper(Method):
     def factor(self, upload: Any) -> float:
         """Weigh as the method does."""
         return self.method.factor(upload)
+
+    def local_parts(self, state: Any) -> Weights:
+        """What the method leaves with clients."""
+        return self.method.local_parts(state)
 
     def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """The method's encoders."""

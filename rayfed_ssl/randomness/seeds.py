@@ -33,6 +33,8 @@ class Purpose(IntEnum):
     CLOCK = 14
     ADVERSARY = 15
     HOSTILE = 16
+    OWN_TEST = 17
+    TUNING = 18
 
 
 def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant: int = 0) -> int:

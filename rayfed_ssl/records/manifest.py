@@ -51,6 +51,7 @@ class DataEntry(_Model):
 
     Attributes:
         shards_sha256: Digest of which samples each client has.
+        names: Clients' names, where a column of the data divides the samples.
     """
 
     name: str
@@ -63,6 +64,7 @@ class DataEntry(_Model):
     shards: dict[int, NonNegativeInt]
     shards_sha256: str
     skew: Skew
+    names: dict[int, str] = Field({}, exclude_if=lambda names: not names)
 
     def check(self, federation: Federation) -> None:
         """Raise ConfigError if a federation has other data, or divides them otherwise."""
@@ -279,6 +281,7 @@ def describe(federation: Federation, arithmetic: Arithmetic) -> RunManifest:
             shards={client_id: len(rows) for client_id, rows in federation.shards.items()},
             shards_sha256=shards_sha256(federation),
             skew=federation.skew,
+            names=dict(federation.client_names),
         ),
         start=start_entry(federation),
         precision=PrecisionEntry.of(arithmetic),

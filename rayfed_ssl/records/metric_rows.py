@@ -10,7 +10,7 @@ import pyarrow as pa
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Evaluation, RoundOutcome
 from rayfed_ssl.engine.run_watch import RoundLosses
-from rayfed_ssl.evaluation.registry import is_score
+from rayfed_ssl.evaluation.registry import OWN_GOALS, is_score
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.manifest import RoundEntry
 
@@ -112,7 +112,8 @@ def lost_round(rounds: Sequence[RoundEntry], metrics: Sequence[Row], ledger: Seq
 
 def impossible(rows: Sequence[Row], starts: Mapping[str, Metrics]) -> str | None:
     """Find the first accuracy that is none in [0, 1], or number of steps that no run takes; None where all can be."""
-    accuracies = {name for name in {row["name"] for row in rows} if is_score(name)}
+    names = {row["name"] for row in rows}
+    accuracies = {name for name in names if is_score(name) or name in OWN_GOALS}
     measured = [(row["name"], row["value"]) for row in rows if row["name"] in accuracies or row["name"] == "steps"]
     measured += [(name, value) for scores in starts.values() for name, value in scores.items() if is_score(name)]
     for name, value in measured:

@@ -53,6 +53,7 @@ from rayfed_ssl.records.metric_rows import (
     metric_rows,
     score_rows,
 )
+from rayfed_ssl.records.own_scores import own_rows
 from rayfed_ssl.records.run_lock import locked, locked_states
 from rayfed_ssl.records.state_location import mark_states, open_states, states_address, states_backend
 from rayfed_ssl.storage import checkpoints
@@ -72,6 +73,7 @@ class RunRecord(Observer):
         self.trust = trust
         self.manifest = manifest
         self._states_named = False
+        self._own_rows: list[Row] = []
         self._metrics = GrowingTable(directory / "metrics.parquet", METRICS)
         self._ledger = GrowingTable(directory / "ledger.parquet", LEDGER)
 
@@ -281,9 +283,14 @@ class RunRecord(Observer):
         self.manifest.warnings.append(warning)
         self.save()
 
+    def on_clients_scored(self, evaluations: Sequence[Evaluation]) -> None:
+        """Keep clients' own scores, to write them with the others of the round: a round has all or none."""
+        self._own_rows = own_rows(evaluations)
+
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """Write down the scores of a round."""
-        rows = score_rows(evaluations)
+        rows = [*score_rows(evaluations), *self._own_rows]
+        self._own_rows = []
         self._metrics.append(rows)
         self.manifest.rounds[-1].rows.metrics += len(rows)
         self.save()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,14 @@ def draw_partition(federation: Federation, out: Path) -> Path:
     heading = f"{federation.dataset.name}: {partition_text(federation.config)}, seed {federation.config.seed}"
     title, public = f"{heading}\n{federation.skew.text}", public_rows(federation)
     with styled():
-        figure = partition_figure(train.labels, federation.shards, train.classes, title=title, public=public)
+        figure = partition_figure(
+            train.labels, federation.shards, train.classes, title=title, public=public, names=federation.client_names
+        )
         return save_figure(figure, out)
+
+
+MOST_ROWS = 120
+"""Clients that have a row of circles each; more of them are drawn by their number of samples."""
 
 
 def partition_figure(
@@ -96,13 +103,16 @@ def partition_figure(
     *,
     title: str = "",
     public: np.ndarray | None = None,
+    names: Mapping[int, str] = MappingProxyType({}),
 ) -> Figure:
     """Draw which client holds how many samples of which class (FLESD, 2022, Fig. 2), public rows above the clients.
 
     The area of each circle is proportional to its count. Circles of public samples are hollow. Samples without a label
-    have a column of their own.
+    have a column of their own. Beside the id of a client stands its name, if it has one.
     """
-    rows = {f"{client_id}": shards[client_id] for client_id in sorted(shards)}
+    rows = {f"{client_id} {names.get(client_id, '')}".strip(): shards[client_id] for client_id in sorted(shards)}
+    if len(rows) > MOST_ROWS:
+        return _many_clients(*with_unlabeled(labels, classes), rows, title)
     if public is not None:
         rows = {"public": public, **rows}
     labels, classes = with_unlabeled(labels, classes)
@@ -120,10 +130,38 @@ def partition_figure(
     axes.set(xlim=(-0.5, len(classes) - 0.5), ylim=(len(rows) - 0.5, -0.5), aspect="equal")
     axes.set(xlabel=f"class (largest circle: {counts.max():,} samples)", ylabel="client (samples)", title=title)
     # Beyond some 30 names they overlap: every fifth or tenth then.
-    for axis, names in ((axes.xaxis, classes), (axes.yaxis, [f"{name} ({len(r):,})" for name, r in rows.items()])):
-        step = 1 if len(names) <= 30 else 5 if len(names) <= 60 else 10
-        axis.set_ticks(range(0, len(names), step), names[::step])
+    for axis, texts in (
+        (axes.xaxis, classes),
+        (axes.yaxis, [f"{clean(name)[:24]} ({len(r):,})" for name, r in rows.items()]),
+    ):
+        step = 1 if len(texts) <= 30 else 5 if len(texts) <= 60 else 10
+        axis.set_ticks(range(0, len(texts), step), texts[::step])
     axes.tick_params(axis="x", labelrotation=90 if max(map(len, classes)) > 2 else 0)
+    return figure
+
+
+def _many_clients(labels: np.ndarray, classes: Sequence[str], rows: Mapping[str, np.ndarray], title: str) -> Figure:
+    """Draw clients' numbers of samples in ascending order, and below shares of classes, by each client's largest class.
+
+    Clients whose classes are alike give even rows; where each has classes of its own, there is a bright diagonal.
+    """
+    order = sorted(rows, key=lambda name: len(rows[name]))
+    counts = count_samples(labels, [rows[name] for name in order], len(classes))
+    held = counts / counts.sum(1, keepdims=True)
+    by_class = np.lexsort((-held.max(1), held.argmax(1)))
+    figure = Figure(figsize=(7, min(3.6 + 0.09 * len(classes), 8)), layout="constrained")
+    sizes, shares = figure.subplots(2, height_ratios=[1, min(0.9 + 0.04 * len(classes), 3)])
+    sizes.fill_between(range(len(order)), counts.sum(1), step="mid", color=BLUE, linewidth=0)
+    ends = [f"{clean(name)[:24]} has {len(rows[name]):,}" for name in (order[0], order[len(order) // 2], order[-1])]
+    sizes.set(ylim=(0, None), xlim=(0, len(order) - 1), ylabel="samples", title=title)
+    sizes.set_xlabel(f"{len(order):,} clients by number of samples: {', '.join(ends)}", fontsize=8)
+    top = float(np.median(held.max(1)))
+    image: Any = shares.imshow(held[by_class].T, cmap="cividis", aspect="auto", vmin=0, vmax=top)
+    figure.colorbar(image, ax=shares, label="share of its samples", extend="max", pad=0.02)
+    step = -(-len(classes) // 20)
+    shares.set_yticks(range(0, len(classes), step), [clean(name) for name in classes[::step]])
+    shares.set(xlabel="clients by the class of which they have most", ylabel="class")
+    shares.grid(visible=False)
     return figure
 
 

@@ -16,6 +16,7 @@ from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.bits import why_bits_differ
 from rayfed_ssl.records.config_file import FILE
 from rayfed_ssl.records.metric_rows import Row, client_of, headline
+from rayfed_ssl.records.own_scores import own_scores
 from rayfed_ssl.records.run_record import RunRecord
 
 SCORES = {"knn": "kNN", "linear": "linear"}
@@ -56,6 +57,7 @@ class Summary:
         wasted_bytes: Bytes of transfers that no server step used, by the clock's schedule; not in the ledger.
         audit: What attacks on the last round's uploads reached, "attack.metric", the mean over clients.
         samples: Number of test pictures, or of held-out ones, that scores are of.
+        own: Each client's scores on samples of its own, by client id; empty without `clients.test_fraction`.
     """
 
     directory: Path
@@ -83,6 +85,7 @@ class Summary:
     audit: dict[str, float] = field(default_factory=dict)
     samples: int = 0
     recipe: str = ""
+    own: dict[int, Metrics] = field(default_factory=dict)
 
     def headline(self, score: str) -> float | None:
         """The global encoder's score, or the mean over clients where there is no global one."""
@@ -236,6 +239,7 @@ def summarize(record: RunRecord) -> Summary:
         audit=audit_scores(record.directory, last),
         samples=record.manifest.data.test,
         recipe=record.manifest.recipe,
+        own=own_scores(record.metrics, last),
     )
 
 
@@ -302,10 +306,11 @@ def epsilon_text(epsilon: float, config: Config) -> str:
 
 
 def partition_text(config: Config) -> str:
-    """Name a partition with its concentration, its file or its part of the samples: "dirichlet, alpha 0.5"."""
-    partition = config.partition
+    """Name a partition with its concentration, its file, column or part of the samples: "dirichlet, alpha 0.5"."""
+    partition, column = config.partition, config.data_settings["group"]
     alpha, path, part = (getattr(partition, field, None) for field in ("alpha", "path", "fraction"))
     fields = (f", alpha {alpha:g}" if alpha else "") + (f", {Path(path).name}" if path else "")
+    fields += f" {column}" if column else ""
     return str(partition.name) + fields + (f", fraction {part:g}" if part not in (None, 1) else "")
 
 

@@ -44,18 +44,23 @@ def fine_tuning(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
     return tiny("fedavg", *FINE_TUNING, f"model.start={learned}")
 
 
-@pytest.mark.parametrize("name", ["fine-tuning", "diagnostics"])
+@pytest.mark.parametrize("name", ["fine-tuning", "diagnostics", "own-scores"])
 def test_results_through_ray_are_those_of_this_process(
     cluster: Cluster, tiny: Tiny, fine_tuning: Config, name: str, tmp_path: Path
 ):
     diagnostics = tiny("fedfoa", "method.base=fedavg", "evaluation.diagnostics=1")
-    config = fine_tuning if name == "fine-tuning" else diagnostics
+    own_scores = tiny("fedavg", "clients.test_fraction=0.3", "method.parts.projector=local")
+    config = {"fine-tuning": fine_tuning, "diagnostics": diagnostics, "own-scores": own_scores}[name]
     run(config, tmp_path / "local")
     run(config, tmp_path / "ray", executor=RayExecutor)
     expected = results(tmp_path / "local")
     assert results(tmp_path / "ray") == expected
-    needed = {"semi-swav-10", "transfer-fedca"} if name == "fine-tuning" else {"diag_update_cosine", "diag_alignment"}
-    assert all(any(metric in row for row in expected["metrics"]) for metric in needed)
+    needed = {
+        "fine-tuning": ("semi-swav-10", "transfer-fedca"),
+        "diagnostics": ("diag_update_cosine", "diag_alignment"),
+        "own-scores": ("own_tuned_linear", "own_global_knn_gaining"),
+    }
+    assert all(any(metric in row for row in expected["metrics"]) for metric in needed[name])
 
 
 def test_runs_on_ray_and_in_this_process_share_the_first_server_state(cluster: Cluster, tiny: Tiny, tmp_path: Path):

@@ -200,11 +200,16 @@ def test_a_column_of_a_parquet_file_travels_too(tmp_path, opened):
 
 
 def test_each_value_is_a_client_or_values_are_dealt():
-    groups = np.array([2, 0, 1, 0, 3, 2, 1])
-    labels = np.zeros(7, np.int64)
-    assert [shard.tolist() for shard in by_column(labels, 4, 0, groups, column="site")] == [[1, 3], [2, 6], [0, 5], [4]]
+    groups = np.array([2, 0, 1, 0, 3, 2, 1, 3])
+    labels = np.zeros(8, np.int64)
+    assert [shard.tolist() for shard in by_column(labels, 4, 0, groups, column="site")] == [
+        [1, 3],
+        [2, 6],
+        [0, 5],
+        [4, 7],
+    ]
     dealt = by_column(labels, 2, 0, groups, column="site")
-    assert sorted(row for shard in dealt for row in shard.tolist()) == list(range(7))
+    assert sorted(row for shard in dealt for row in shard.tolist()) == list(range(8))
     assert [len(set(groups[shard])) for shard in dealt] == [2, 2]
     assert not set(groups[dealt[0]]) & set(groups[dealt[1]])
     other = {tuple(by_column(labels, 2, seed, groups, column="site")[0].tolist()) for seed in range(9)}

@@ -57,3 +57,23 @@ def test_samples_without_a_label_have_a_column_of_their_own(classes):
     figure = partition_figure(np.array([-1, -1]), {0: np.array([0]), 1: np.array([1])}, classes)
     assert set(circles(figure)) == {(len(classes), 0), (len(classes), 1)}
     assert figure.axes[0].get_xticklabels()[-1].get_text() == "no label"
+
+
+def test_many_clients_are_drawn_by_their_sizes_and_by_their_largest_class():
+    labels = np.concatenate([np.full(3 + client % 5, client % 4) for client in range(200)])
+    ends = np.cumsum([3 + client % 5 for client in range(200)])
+    shards = dict(enumerate(np.split(np.arange(len(labels)), ends[:-1])))
+    figure = partition_figure(labels, shards, tuple("abcd"), title="toy", names={i: f"writer {i}" for i in range(200)})
+    sizes, shares = figure.axes[:2]
+    values = np.asarray(shares.images[0].get_array())
+    assert values.shape == (4, 200)
+    assert np.array_equal(values.argmax(0), np.sort(values.argmax(0)))
+    assert np.array_equal(values, np.eye(4)[values.argmax(0)].T)
+    heights = sizes.collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.max() == 7
+    assert sizes.get_xlabel().startswith("200 clients by number of samples: 0 writer 0 has 3, ")
+
+
+def test_names_stand_beside_ids():
+    figure = partition_figure(LABELS, SHARDS, CLASSES, names={1: "oslo", 4: "lima"})
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["1 oslo (5)", "4 lima (3)"]

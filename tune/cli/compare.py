@@ -109,6 +109,7 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
     from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
     from rayfed_ssl.formats import duration, number, percent, size
     from rayfed_ssl.records.audit_rows import main_scores
+    from rayfed_ssl.reports.own_scores import own_columns
     from rayfed_ssl.reports.seed_groups import SeedGroup, differing_settings
 
     differing = differing_settings([SeedGroup((summary,)) for summary in summaries])
@@ -134,21 +135,27 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
             "virtual time": "" if summary.virtual_seconds is None else duration(summary.virtual_seconds),
             "wasted": "" if summary.virtual_seconds is None else size(summary.wasted_bytes),
         }
+        | own_columns(summary.own)
         | _reaching(summary, target)
         | {name: number(audit[name]) if name in audit else "" for name in attacks}
         for summary, audit, settings in zip(summaries, audits, differing, strict=True)
     ]
-    rare = ("what differs", "recipe", "attack success", "epsilon", "virtual time", "wasted", "virtual time until then")
+    rare = {"what differs", "recipe", "attack success", "epsilon", "virtual time", "wasted", "virtual time until then"}
+    rare |= {"own linear", "worst tenth", "gaining"}
     absent = {key for key in rare if not any(row.get(key) for row in rows)}
     return [{key: text for key, text in row.items() if key not in absent} for row in rows]
 
 
 def _beside_start(summaries: "Sequence[Summary]") -> Iterator[str]:
-    """Say where each run is beside its start, and what it warned of."""
+    """Say where each run is beside its start, and what it warned of; and where its clients are beside the first run's."""
+    from rayfed_ssl.reports.own_scores import own_beside
+
     for summary in summaries:
         warnings = [f"warning: {warning}" for warning in summary.warnings]
         for line in filter(None, [summary.start_line(), summary.attack_line(), *warnings]):
             yield f"{summary.directory.name}: {line}"
+    for other in summaries[1:]:
+        yield from own_beside(other, summaries[0])
 
 
 def _reaching(summary: "Summary", target: float | None) -> dict[str, str]:

@@ -48,18 +48,21 @@ def evaluate(
     """
     from dataclasses import asdict
 
-    from rayfed_ssl.analysis.rescoring import TABLE, append, measure_encoders, rescore, run_of
+    from rayfed_ssl.analysis.rescoring import TABLE, append, measure_encoders, rescore, rescore_clients, run_of
     from rayfed_ssl.engine.run_watch import probe_remarks, scaled_probes
     from rayfed_ssl.errors import ConfigError
     from rayfed_ssl.evaluation.registry import PROTOCOLS
+    from rayfed_ssl.records.metric_rows import score_rows
+    from rayfed_ssl.records.own_scores import own_scores
     from rayfed_ssl.records.run_record import RunRecord
-    from tune.cli.run_summary import OF_CHOICE, print_protocols, print_scores
+    from tune.cli.run_summary import OF_CHOICE, print_own_scores, print_protocols, print_scores
 
     overrides = settings or []
     if not protocol and path.is_file():
         raise ConfigError(f"{path} is an encoder's file: add --protocol, {', '.join(PROTOCOLS)}")
     measured: Sequence[Measurement | Evaluation]
     scores: dict[str, Metrics] = {}
+    clients: Sequence[Evaluation] = ()
     if protocol:
         measured = measurements = measure_encoders(path, protocol, overrides, round=round, initial=initial, trust=trust)
         run = run_of(path)
@@ -69,7 +72,9 @@ def evaluate(
         scaled = {item.protocol for item in measurements if item.settings.get("standardize")}
         samples = None if run is None else RunRecord.open(run, tables=False).manifest.data.test
     else:
-        measured = evaluations = rescore(path, *overrides, round=round, initial=initial, trust=trust)
+        evaluations = rescore(path, *overrides, round=round, initial=initial, trust=trust)
+        clients = () if initial else rescore_clients(path, *overrides, round=round, trust=trust)
+        measured = (*evaluations, *clients)
         run, is_written = path, False
         scores |= {evaluation.encoder: evaluation.metrics for evaluation in evaluations}
         record = RunRecord.open(path, tables=False, trust=trust)
@@ -80,6 +85,8 @@ def evaluate(
         echo(f"round {measured[0].round}")
         if not protocol:
             print_scores(scores, {}, verbose=True)
+            echo()
+            print_own_scores(own_scores(score_rows(clients), measured[0].round))
         print_protocols(scores, protocols=dict.fromkeys(protocol or OF_CHOICE))
         if is_written:
             echo(f"appended to {run}/{TABLE}")

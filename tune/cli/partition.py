@@ -11,6 +11,9 @@ from tune.terminal import echo, print_table
 MOST_CLASSES = 20
 """Classes that the table has columns for; with more, it counts them only."""
 
+MOST_CLIENTS = 100
+"""Clients that the table has rows for; the figure shows all."""
+
 
 def partition(
     arguments: RecipeAndSettings = None,
@@ -27,17 +30,36 @@ def partition(
     train, num_classes = federation.dataset.train, federation.dataset.train.num_classes
     labels, classes = with_unlabeled(train.labels, train.classes)
     columns = classes if len(classes) <= MOST_CLASSES else ()
-    rows = []
+    rows, has_tests, names = [], bool(federation.own_tests), federation.client_names
     held = count_samples(labels, federation.shards.values(), len(classes)).tolist()
     for (client_id, samples), counts in zip(federation.shards.items(), held, strict=True):
-        cells = (client_id, len(samples), sum(map(bool, counts[:num_classes])), *(counts if columns else ()))
+        test = [len(federation.own_tests.get(client_id, ()))] * has_tests
+        name = [names[client_id]] if names else []
+        cells = (
+            client_id,
+            *name,
+            len(samples),
+            *test,
+            sum(map(bool, counts[:num_classes])),
+            *(counts if columns else ()),
+        )
         rows.append([str(cell) for cell in cells])
-    print_table(("client", "samples", "classes", *columns), rows)
+    if len(rows) > MOST_CLIENTS:
+        echo(f"the first {MOST_CLIENTS} of {len(rows):,} clients:")
+    named = ["name"] * bool(names)
+    print_table(
+        ("client", *named, "samples", *["own test"] * has_tests, "classes", *columns),
+        rows[:MOST_CLIENTS],
+        text=1 + len(named),
+    )
+    if len(rows) > MOST_CLIENTS:
+        sizes = sorted(map(len, federation.shards.values()))
+        echo(f"samples of a client: {sizes[0]:,} to {sizes[-1]:,}, median {sizes[len(sizes) // 2]:,}")
     if left_out := federation.num_left_out:
         echo(f"left out: {left_out:,} of {len(labels):,} training samples")
     echo(f"skew: {federation.skew.text}")
     if federation.num_public:
         echo(f"public: {federation.num_public:,} samples from {federation.config.public}")
-    for note in federation.dataset.notes:
+    for note in (*federation.dataset.notes, *federation.own_scores_notes(), *federation.column_notes()):
         echo(f"note: {note}")
     echo(f"figure: {figure}")

@@ -6,6 +6,8 @@ from rayfed_ssl.engine.phase_timer import phases_text
 from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, ATTACK_SUCCESS_KNN, BEST, PROTOCOLS
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
+from rayfed_ssl.records.own_scores import OwnScores
+from rayfed_ssl.reports.own_scores import own_note, own_table
 from rayfed_ssl.reports.summary import Summary, epsilon_text, virtual_text, with_client_summary
 from tune.terminal import echo, plain_console, print_table
 
@@ -29,6 +31,7 @@ def print_run(summary: Summary, verbose: bool = False, warned: Collection[str] =
         for line in filter(None, (summary.start_line(), summary.attack_line())):
             console.print(line, soft_wrap=True)
         console.print()
+    print_own_scores(summary.own)
     sizes = {
         kind: [summary.bytes_by_kind.get((direction, kind), 0) for direction in ("up", "down")]
         for kind in sorted({kind for _, kind in summary.bytes_by_kind})
@@ -47,6 +50,15 @@ def print_run(summary: Summary, verbose: bool = False, warned: Collection[str] =
     lines += [*remarks([summary]), f"state_sha256 {summary.state_sha256}", f"record: {summary.directory}"]
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def print_own_scores(scores: OwnScores) -> None:
+    """Print clients' scores on samples of their own, a row for each encoder and score; nothing where there are none."""
+    if scores:
+        table = own_table(scores)
+        print_table(table.head, table.texts(), text=2)
+        echo(own_note(scores))
+        echo()
 
 
 def remarks(summaries: Sequence[Summary]) -> list[str]:

@@ -62,7 +62,7 @@ PARTITIONS: dict[str, Callable[..., Sequence[np.ndarray]]] = {
 }
 """Partitions by name."""
 
-GIVEN = ("labels", "num_clients", "seed", "generator", "groups")
+GIVEN = ("labels", "num_clients", "seed", "generator", "groups", "group_names")
 """Parameters that a partition gets from the run; all others are its fields."""
 
 
@@ -72,17 +72,24 @@ def check_partition(name: str, function: Any) -> Mapping[str, Parameter]:
 
 
 def partition(
-    name: str, labels: np.ndarray, num_clients: int, seed: int, *, groups: np.ndarray | None = None, **fields: Any
+    name: str,
+    labels: np.ndarray,
+    num_clients: int,
+    seed: int,
+    *,
+    groups: np.ndarray | None = None,
+    group_names: Sequence[str] = (),
+    **fields: Any,
 ) -> Shards:
     """Divide samples with a partition by name; it gets those of the parameters in `GIVEN` that it has.
 
-    `groups` are what samples belong to, int64 [N], where a column of the data was asked for.
+    `groups` are what samples belong to, int64 [N], where a column of the data was asked for, and `group_names` its values.
     Its own fields, as alpha of dirichlet, come by keyword. An error says which rows are out of range or in two shards.
     """
     function = plugins.find("partition", name, PARTITIONS)
     parameters = check_partition(name, function)
     given = {"labels": labels, "num_clients": num_clients, "seed": seed, "generator": stream(name, seed)}
-    given["groups"] = groups
+    given |= {"groups": groups, "group_names": group_names}
     with plugins.named_errors("partition", name, PARTITIONS):
         shards = function(**{key: value for key, value in given.items() if key in parameters}, **fields)
     try:

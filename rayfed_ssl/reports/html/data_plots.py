@@ -16,7 +16,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed
-from rayfed_ssl.reports.figures import partition_figure, public_rows
+from rayfed_ssl.reports.figures import MOST_ROWS, partition_figure, public_rows
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.style import COLORS, HEIGHT, MARKERS, PAPER, clean, legend_below, new_axes
@@ -57,15 +57,22 @@ def partition_plot(federation: Federation) -> Plot:
     labels, classes = with_unlabeled(train.labels, [clean(name) for name in train.classes])
     shards = dict(sorted(federation.shards.items()))
     counts = count_samples(labels, shards.values(), len(classes)).tolist()
-    rows = [[f"client {client}", len(shards[client]), *row] for client, row in zip(shards, counts, strict=True)]
+    name = federation.client_name
+    is_few = len(shards) <= MOST_ROWS
+    rows = [[clean(name(c)), len(shards[c]), *row * is_few] for c, row in zip(shards, counts, strict=True)]
+    note = "The area of a circle is the number of samples; the public set, where it was a client's shard, is hollow."
+    note = note if is_few else "Above, the samples of each client; colors are shares of these."
     return Plot(
         "partition",
         "Samples by client and class",
-        f"Bubble chart: samples of {len(classes)} classes at {len(rows)} clients; areas are numbers of samples.",
-        partition_figure(labels, federation.shards, classes, public=public_rows(federation)),
-        Table.of("Training samples by client and class", ["client", "samples", *classes], rows),
-        "The area of a circle is the number of samples; the public set, where it was a client's shard, is hollow. "
-        f"Skew: {federation.skew.text}.",
+        f"Chart: samples of {len(classes)} classes at {len(rows)} clients. The numbers are in the table below.",
+        partition_figure(
+            labels, federation.shards, classes, public=public_rows(federation), names=federation.client_names
+        ),
+        Table.of(
+            "Training samples by client and class", ["client", "samples", *classes[: len(classes) * is_few]], rows
+        ),
+        f"{note} Skew: {federation.skew.text}.",
     )
 
 

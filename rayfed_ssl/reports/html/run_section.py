@@ -17,8 +17,10 @@ from rayfed_ssl.reports.clock_figure import wasted_training
 from rayfed_ssl.reports.html import data_plots, record_plots
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.figure import FigureWriter
+from rayfed_ssl.reports.html.own_plot import own_plot
 from rayfed_ssl.reports.html.page import Card, PageSection, score_title
 from rayfed_ssl.reports.html.sources import ReportedRun
+from rayfed_ssl.reports.own_scores import own_table
 from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.summary import Summary, epsilon_text, partition_text, virtual_text, with_client_summary
 from rayfed_ssl.reports.table import MISSING, Cell, Table
@@ -137,6 +139,9 @@ class RunSections:
                 f"“Last epoch” is the result of a protocol. “Best epoch” is chosen on {self._measured_on}, so it is an "
                 "upper bound and no result."
             )
+        if summary.own:
+            tables.append(own_table(summary.own))
+            plots.append(own_plot(summary.own, self._record.manifest.data.names))
         if rows := self._run.evaluations:
             columns = ["encoder", "round", "protocol", "name", "value", "settings"]
             cells = [[Cell.of(row[c], "percent") if c == "value" else row[c] for c in columns] for row in rows]
@@ -166,7 +171,7 @@ class RunSections:
 
     def _dataset(self) -> Table:
         data, config = self._record.manifest.data, self._summary.config
-        facts = data.model_dump(exclude={"shards", "shards_sha256", "skew"})
+        facts = data.model_dump(exclude={"shards", "shards_sha256", "skew", "names"})
         facts |= {"name": self._summary.dataset, "classes": f"{len(data.classes)}: {', '.join(data.classes)}"}
         facts["views"] = config.training.views or default_views(config.data.name, data.shape[1])
         return _listed("Dataset", facts)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.evaluation.registry import is_score
+from rayfed_ssl.evaluation.registry import OWN, OWN_GOALS, is_score
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.metric_rows import taken
+from rayfed_ssl.records.own_scores import deciding_samples, own_scores
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import by_round
 from tune.studies.definition.schema import BYTES, EPSILON, TARGET, is_audit
@@ -97,13 +98,16 @@ def read_progress(directory: Path, take: str | None, scores: Collection[str] = (
         return NO_ROUNDS
     seconds = [row["value"] for row in record.metrics if (row["participant"], row["name"]) == ("run", "seconds")]
     progress: Row = {"round": record.last_round, "seconds": sum(seconds)} | bytes_of(record, record.last_round)
-    progress["samples"] = record.manifest.data.test
+    own = own_scores(record.metrics, record.last_round)
+    is_own = bool(own) and any(score.startswith(OWN) for score in scores)
+    deciding = min((deciding_samples(own, score) for score in scores), default=0) if is_own else 0
+    progress["samples"] = deciding or record.manifest.data.test
     progress["finished"] = record.manifest.finished is not None
     progress["state_sha256"] = record.manifest.rounds[-1].state_sha256 if record.manifest.rounds else None
     names = {(row["name"], row["round"]) for row in record.metrics}
     names |= {(name, record.last_round) for name in filter(TARGET.fullmatch, scores)}
     for name, round in sorted(names):  # the last round stays
-        is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, *scores)
+        is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, *OWN_GOALS, *scores)
         if is_shown and (value := score_of(record, name, take, round)) is not None:
             progress[f"score.{name}"] = value
     return progress | {f"score.{name}": value for name, value in audit_scores(directory, record.last_round).items()}

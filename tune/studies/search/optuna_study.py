@@ -15,7 +15,7 @@ from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, PROTOCOLS, is_score
+from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, OWN, OWN_GOALS, PROTOCOLS, is_score
 from tune.studies.definition.schema import BYTES, EPSILON, TARGET
 from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
@@ -65,7 +65,7 @@ def check_study(study: Study) -> None:
         raise ConfigError(f"{study.name}: there is no goal to choose by: name a score, as in maximize: linear")
     for goal in study.goals:
         attack, _, metric = goal.score.partition(".")
-        others = (*DIAGNOSTICS, *BYTES, EPSILON)
+        others = (*DIAGNOSTICS, *BYTES, EPSILON, *OWN_GOALS)
         is_measured = is_score(goal.score) or goal.score in others or TARGET.fullmatch(goal.score)
         if not is_measured and not (attack in ATTACKS and metric):
             audits, targets = (f"{attack}.auc" for attack in ATTACKS), ("time_to:0.45", "bytes_to:0.45")
@@ -96,6 +96,11 @@ def _check_some_trial(study: Study) -> None:
             ):
                 raise ConfigError(
                     f"{ATTACK_SUCCESS} is of a trigger, and no adversary has one: set adversary=ssl-backdoor"
+                )
+            own = next((goal.score for goal in study.goals if goal.score.startswith(OWN)), None)
+            if own is not None and config.clients.test_fraction is None:
+                raise ConfigError(
+                    f"{own} is of clients' own samples, and none are set apart: set clients.test_fraction=0.2"
                 )
             Federation.open(config)
             return
