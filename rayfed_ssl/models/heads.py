@@ -10,6 +10,7 @@ Symbols: N samples, d the encoder's feature width, p the width of the projection
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -146,11 +147,15 @@ class Model(nn.Module):
         """Find a head that the objective put here, such as the predictor."""
         return self.get_submodule(name)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, *images: Tensor) -> tuple[Tensor, Tensor]:
         """Compute features [N, d] and projections [N, p], not normalized, as float32 even under autocast.
 
         A softmax at a low temperature does not survive 8 bits of mantissa, so losses belong outside the autocast block.
+
+        Args:
+            images: Of one size each; batches of several sizes pass the encoder one by one and the projector together.
         """
-        features = self.encoder(images)
+        parts = [self.encoder(part) for part in images]
+        features = parts[0] if len(parts) == 1 else torch.cat(parts)
         projections = self.projector(features)
         return features.float(), projections.float()

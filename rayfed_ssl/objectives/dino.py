@@ -7,7 +7,7 @@ Symbols: theta_s student, theta_t teacher, a slow copy of the student; g cosines
 temperatures; c center [K]; l and m the decays of teacher and center.
 
 Deviations:
-- Two views and no small crops, as SwAV here; the paper's best results have eight small crops more.
+- Two views, and small crops where `training.small_crops` asks for them: eight in the paper's best results.
 - l and tau_t are constant. The code raises l to 1 along a cosine. Its tau_t is 0.04 by default, as here; the paper, and the
   code's commands for its best results, raise it from 0.04 to 0.07 in the first 30 epochs.
 - K directions are trained from the first epoch on; the code freezes them for one.
@@ -15,7 +15,7 @@ Deviations:
 - The head's last layer is averaged with its lengths, which the loss does not see.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -50,16 +50,17 @@ def teacher_distribution(outputs: Tensor, center: Tensor, temperature: float) ->
     return F.softmax((outputs.detach() - center) / temperature, dim=1)
 
 
-def distillation(students: tuple[Tensor, Tensor], teachers: tuple[Tensor, Tensor], temperature: float) -> Tensor:
-    """H(P_t, P_s) of each view's teacher with the other view's student (Eq. 3), the mean over both and over samples.
+def distillation(students: Sequence[Tensor], teachers: Sequence[Tensor], temperature: float) -> Tensor:
+    """H(P_t, P_s) of each large view's teacher with all other views' students (Eq. 3), the mean over pairs and samples.
 
     Args:
-        students: g_s by view, [B, K].
-        teachers: P_t by view, [B, K].
+        students: g_s by view, the large ones first, [B, K].
+        teachers: P_t by large view, [B, K].
         temperature: tau_s.
     """
     logs = [F.log_softmax(outputs / temperature, dim=1) for outputs in students]
-    return -((teachers[0] * logs[1]).sum(1) + (teachers[1] * logs[0]).sum(1)).mean() / 2
+    pairs = [(teacher * log).sum(1) for t, teacher in enumerate(teachers) for s, log in enumerate(logs) if s != t]
+    return -sum(pairs[1:], pairs[0]).mean() / len(pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ class DINO(Objective):
     """
 
     joins: ClassVar[str] = "the center follows all samples"
+    takes_small_crops: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"target": "local", "center": "local"}
     momentum: UnitInterval = 0.996
     """l; the code's first value."""
@@ -95,18 +97,17 @@ class DINO(Objective):
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
-        """Both views pass each network in one batch of 2 B."""
-        views = context.stacked_views(batch.images, generator)
+        """Both views pass each network in one batch of 2 B; small crops pass the student alone."""
+        views, small = context.stacked_views(batch.images, generator), context.small_views(batch.images, generator)
         memory = state_as(DINOState, state)
         with context.autocast():
-            _, students = model(views)
+            _, students = model(views, *small)
             with torch.no_grad():
                 _, outputs = memory.target(views)
         teachers = teacher_distribution(outputs, memory.center.mean, self.teacher_temperature)
-        first, second = students.chunk(2)
-        one, other = teachers.chunk(2)
-        loss = distillation((first, second), (one, other), self.student_temperature)
-        return StepOutput(loss, first, {"mean": outputs.mean(0)})
+        by_view = students.split(len(batch.images))
+        loss = distillation(by_view, teachers.chunk(2), self.student_temperature)
+        return StepOutput(loss, by_view[0], {"mean": outputs.mean(0)})
 
     def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Move the teacher, theta_t <- l theta_t + (1 - l) theta_s, and the center, c <- m c + (1 - m) mean(g_t) (Eq. 4)."""

@@ -7,8 +7,8 @@ Symbols: z projections [B, p] of a view; a directions [p, M] of length 1; t freq
 characteristic function of N(0, 1), and the window, too; lambda weight of SIGReg.
 
 Deviations: the integral goes over [0, 3] and counts twice, as the integrand is even (code; the paper's over [-5, 5] has its
-knots farther apart). Directions are drawn anew for each step, the same for both views. There are two views of full size, and
-so the distance to their mean is a quarter of their squared distance.
+knots farther apart). Directions are drawn anew for each step, the same for all views. There are two views of full size, and
+small crops where `training.small_crops` asks for them (paper: six); the mean is that of the two.
 """
 
 from typing import Annotated, ClassVar
@@ -54,6 +54,7 @@ class LeJEPA(Objective):
     """Invariance and sketched isotropic Gaussian regularization (SIGReg)."""
 
     joins: ClassVar[str] = "SIGReg looks at the distribution of a batch"
+    takes_small_crops: ClassVar[bool] = True
     hidden: PositiveInt = 2048
     """Width of the projector d-2048-2048-128, which has batch-norm after its first two layers (code; 16 wide there for ten
     classes).
@@ -74,9 +75,12 @@ class LeJEPA(Objective):
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
-        """(1 - lambda) times the mean squared distance to the views' mean plus lambda SIGReg, the mean of both views."""
-        views = torch.stack(project_views(context, model, batch.images, generator))
+        """(1 - lambda) times the mean squared distance to the two views' mean plus lambda SIGReg, the mean of all views."""
+        large = project_views(context, model, batch.images, generator)
+        with context.autocast():
+            small = [model(crops)[1] for crops in context.small_views(batch.images, generator)]
+        views = torch.stack([*large, *(view for crops in small for view in crops.split(len(batch.images)))])
         along = directions(views.shape[-1], self.directions, generator, views.device)
         statistic = torch.stack([epps_pulley(view @ along, self.largest, self.knots).mean() for view in views]).mean()
-        invariance = (views - views.mean(0)).square().mean()
+        invariance = (views - views[:2].mean(0)).square().mean()
         return StepOutput((1 - self.strength) * invariance + self.strength * statistic, views[0])
