@@ -86,7 +86,7 @@ class SmallCrops(Validated):
     """Views of small parts of a sample at a lower resolution, beside its two views: SwAV's multi-crop."""
 
     number: PositiveInt
-    """n of each sample; SwAV: 6, DINO: 8."""
+    """n of each sample (SwAV: 6, DINO: 8), which `training.small_crops=6` sets as well; without it there are none."""
     size: Annotated[int, Field(ge=4)] | None = None
     """Side in pixels; None takes 3/7 of the views' (SwAV, DINO: 96 of 224), rounded to our vision transformers' patches."""
     scale: tuple[float, float] = (0.05, 0.4)

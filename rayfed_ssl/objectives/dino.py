@@ -4,7 +4,10 @@ Caron, Touvron, Misra, Jégou, Mairal, Bojanowski, Joulin: Emerging Properties i
 2021. "Code" below is facebookresearch/dino.
 
 Symbols: theta_s student, theta_t teacher, a slow copy of the student; g cosines with K directions, [B, K]; tau_s and tau_t
-temperatures; c center [K]; l and m the decays of teacher and center.
+temperatures; c center [K]; l and m the decays of teacher and center; f features, [B, d].
+
+KoLeo, which DINOv2 adds (Oquab et al., 2023; Sablayrolles et al.: Spreading Vectors for Similarity Search, ICLR 2019), keeps
+nearest features of a batch apart.
 
 Deviations:
 - Two views, and small crops where `training.small_crops` asks for them: eight in the paper's best results.
@@ -19,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -63,6 +66,16 @@ def distillation(students: Sequence[Tensor], teachers: Sequence[Tensor], tempera
     return -sum(pairs[1:], pairs[0]).mean() / len(pairs)
 
 
+def koleo(features: Tensor) -> Tensor:
+    """Minus the mean log distance of unit-length features, [B, d], to the nearest other one (1e-8 is of DINOv2's code)."""
+    units = F.normalize(features, dim=1, eps=1e-8)
+    closest = (units @ units.T).detach().fill_diagonal_(-2).argmax(1, keepdim=True)
+    chosen = (closest == torch.arange(len(units), device=units.device)).to(
+        units.dtype
+    )  # its gradient has a fixed order
+    return -(F.pairwise_distance(units, chosen @ units, eps=1e-8) + 1e-8).log().mean()
+
+
 @dataclass(frozen=True, kw_only=True)
 class DINO(Objective):
     """Self-distillation without labels.
@@ -83,6 +96,8 @@ class DINO(Objective):
     """m (Eq. 4)."""
     hidden: PositiveInt = 2048
     """Width of the head's hidden layers."""
+    koleo: NonNegativeFloat = 0.0
+    """Weight of KoLeo, the sum over both views; 0.1 in DINOv2, 0 for DINO."""
 
     @property
     def head(self) -> Head:
@@ -101,12 +116,14 @@ class DINO(Objective):
         views, small = context.stacked_views(batch.images, generator), context.small_views(batch.images, generator)
         memory = state_as(DINOState, state)
         with context.autocast():
-            _, students = model(views, *small)
+            features, students = model(views, *small)
             with torch.no_grad():
                 _, outputs = memory.target(views)
         teachers = teacher_distribution(outputs, memory.center.mean, self.teacher_temperature)
         by_view = students.split(len(batch.images))
         loss = distillation(by_view, teachers.chunk(2), self.student_temperature)
+        if self.koleo:
+            loss = loss + self.koleo * sum(koleo(view) for view in features[: len(views)].chunk(2))
         return StepOutput(loss, by_view[0], {"mean": outputs.mean(0)})
 
     def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:

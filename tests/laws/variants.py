@@ -139,7 +139,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg-lejepa-small-crops": ("fedavg", "objective=lejepa", SMALL_CROPS),
     "fedavg-dino-small-crops": (
         "fedavg",
-        "objective={name: dino, hidden: 48, momentum: 0.9}",
+        "objective={name: dino, hidden: 48, momentum: 0.9, koleo: 0.1}",
         "model.encoder=vit-micro",
         SMALL_CROPS,
     ),
