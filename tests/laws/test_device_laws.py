@@ -46,7 +46,9 @@ def test_a_recipe_obeys_the_laws_of_devices(recipe: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [("feddino", "objective.koleo=0.1"), ("fedlejepa",), ("fedswav",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "settings", [("feddino", "objective.koleo=0.1"), ("fedlejepa", "method=fedsigreg"), ("fedswav",)], ids=" ".join
+)
 def test_small_crops_obey_the_laws_of_devices(settings: tuple[str, ...]):
     config = small(*settings, "data.train_limit=180", "clients.number=3", "training.small_crops=2")
     with sdpa_kernel(SDPBackend.MATH):
