@@ -310,7 +310,7 @@ def _watch(federation: Federation, record: RunRecord, observer: Observer) -> Run
     return RunWatch(
         federation.config.rounds,
         architecture,
-        task.objective.chance_loss(batch),
+        None if task.small_crops else task.objective.chance_loss(batch),
         scaled_probes(federation.config.evaluation),
         len(federation.dataset.test),
         warn,

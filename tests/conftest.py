@@ -35,6 +35,7 @@ OWN_OBJECTIVE: dict[str, dict[str, Any]] = {
     "orchestra": {"name": "orchestra", "clusters": 6, "local_clusters": 4, "memory": 16},
     "ssd": {"name": "align-uniform"},
     "fedsc": {"name": "spectral"},
+    "fedsigreg": {"name": "lejepa", "hidden": 48, "directions": 32},
 }
 
 # Widths of methods whose projections are as wide as features.

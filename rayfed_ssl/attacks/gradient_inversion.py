@@ -43,9 +43,11 @@ from rayfed_ssl.validation import Validated
 class PixelTask(Task):
     """A task whose images are pixels in [0, 1], float32 [B, C, H, W], and whose views have gradients to them."""
 
-    def augment(self, images: Tensor, recipe: ViewRecipe, generator: torch.Generator) -> Tensor:
+    def augment(
+        self, images: Tensor, recipe: ViewRecipe, generator: torch.Generator, size: int | None = None
+    ) -> Tensor:
         """Draw the view that the task draws."""
-        return augment_pixels(images, recipe, generator, size=self.size)
+        return augment_pixels(images, recipe, generator, size=size or self.size)
 
     def plain(self, images: Tensor) -> Tensor:
         """Normalize the center."""

@@ -7,6 +7,7 @@ runs the largest client's step and prints its cost as JSON. No result depends on
 
 import dataclasses
 import json
+import math
 import re
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def estimate(federation: Federation, device: str) -> StepCost:
     """Estimate a step from the model: copies of its weights, and the activations of the views of a batch."""
     task, samples = federation.trained_task, largest_client(federation)[1]
     names = {task.encoder, *task.client_encoders}
-    viewed = task.objective.num_views * min(task.batch, samples)
+    viewed = math.ceil((task.objective.num_views + task.small_area) * min(task.batch, samples))
     peak = max(_weight_bytes(task, name) + activation_bytes(task, name, viewed) for name in names)
     if device != "cuda":
         return StepCost(STEP_BYTES + peak)

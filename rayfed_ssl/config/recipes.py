@@ -234,7 +234,7 @@ def _nested(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
     return nested
 
 
-SCALAR_MEANS = {"model": "encoder", "clock": "devices"}
+SCALAR_MEANS = {"model": "encoder", "clock": "devices", "small_crops": "number"}
 """Which field of a section a bare value sets; for all others it is the name."""
 
 
@@ -242,7 +242,7 @@ def _section(tree: dict[str, Any], parents: Sequence[str], key: str) -> dict[str
     """Find the mapping below the parents, made where it is missing; of a bare value it becomes the section's field."""
     for parent in parents:
         child = tree.setdefault(parent, {})
-        if isinstance(child, str):
+        if isinstance(child, str) or (isinstance(child, int) and parent in SCALAR_MEANS):
             child = tree[parent] = {SCALAR_MEANS.get(parent, "name"): child}
         if not isinstance(child, dict):
             raise ConfigError(f"{key} cannot be set: {parent} holds {child!r}, which has no fields")

@@ -38,6 +38,7 @@ from rayfed_ssl.foreign import plugins
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.libraries import is_library
+from rayfed_ssl.objectives import OBJECTIVES
 
 
 class Config(Section):
@@ -301,6 +302,8 @@ def _check_consistency(config: Config) -> None:
     training = config.training
     if training.schedule_rounds is not None and training.optimizer.schedule == "constant":
         raise ConfigError("training.schedule_rounds has no meaning for training.optimizer.schedule=constant: remove it")
+    if training.small_crops is not None:
+        _check_small_crops(config)
     if not config.privacy.secure_sum and config.privacy.secure_protocol != Privacy().secure_protocol:
         raise ConfigError("privacy.secure_protocol has no meaning without privacy.secure_sum: set both or neither")
     if config.clock is not None and config.privacy.clip is not None:
@@ -311,6 +314,21 @@ def _check_consistency(config: Config) -> None:
     _check_method(config)
     if config.partition.name == "file":
         _check_whole(config)
+
+
+def _check_small_crops(config: Config) -> None:
+    """Refuse small crops where the loss knows nothing of them, or where views are a function's."""
+    if not config.objective.takes_small_crops:
+        allowed = ", ".join(sorted(name for name, kind in OBJECTIVES.items() if kind.takes_small_crops))
+        raise ConfigError(
+            f"training.small_crops are for objective {allowed}, got objective={OBJECTIVE.name_of(config.objective)}: set "
+            "training.small_crops=null or take one of these"
+        )
+    if ":" in (config.training.views or ""):
+        raise ConfigError(
+            f"training.small_crops are cut out as a recipe says, got the function training.views={config.training.views}: "
+            "set training.small_crops=null or take other views"
+        )
 
 
 def _check_whole(config: Config) -> None:

@@ -9,6 +9,7 @@ from rayfed_ssl.clock.devices import Even
 from rayfed_ssl.clock.policies import Synchronous
 from rayfed_ssl.config.choices import AdaptersField, DevicesField, OptimizerField, PolicyField, Section, configured
 from rayfed_ssl.data.decoding import MAX_PIXELS, MOST_PIXELS
+from rayfed_ssl.data.view_recipes import SmallCrops
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.protocols import Vote
@@ -128,6 +129,11 @@ class ModelChoice(Section):
         return self
 
 
+def _number_of(value: Any) -> Any:
+    """Let a number stand for so many small crops."""
+    return {"number": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class Training(Section):
     """Local training."""
 
@@ -144,6 +150,12 @@ class Training(Section):
     views: str | None = None
     """One of `rayfed-ssl list views`, or `module:function`; None takes the dataset's own by image size, which records
     name.
+    """
+    small_crops: Annotated[SmallCrops | None, BeforeValidator(_number_of)] = Field(
+        None, exclude_if=lambda crops: crops is None
+    )
+    """Views of small parts at a lower resolution beside the two views, for dino, lejepa, simclr and swav: how many, or
+    also their fields; None for none.
     """
     optimizer: OptimizerField = Adam()
     """Its name, "adam", "adamw", "lars" or "sgd", and its fields."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from rayfed_ssl.errors import ConfigError, nearest
@@ -79,6 +79,37 @@ class Views:
 
     first: ViewRecipe
     second: ViewRecipe
+
+
+@pydantic_dataclass(frozen=True, kw_only=True)
+class SmallCrops(Validated):
+    """Views of small parts of a sample at a lower resolution, beside its two views: SwAV's multi-crop."""
+
+    number: PositiveInt
+    """n of each sample (SwAV: 6, DINO: 8), which `training.small_crops=6` sets as well; without it there are none."""
+    size: Annotated[int, Field(ge=4)] | None = None
+    """Side in pixels; None takes 3/7 of the views' (SwAV, DINO: 96 of 224), rounded to our vision transformers' patches."""
+    scale: tuple[float, float] = (0.05, 0.4)
+    """Share of the area that a small crop covers (DINO; SwAV: 0.05 to 0.14)."""
+    large_scale: tuple[float, float] | None = None
+    """Share that the two views cover (DINO: 0.4 to 1; SwAV: 0.14 to 1); None keeps their own."""
+
+    def __post_init__(self) -> None:
+        for scale in (self.scale, self.large_scale):
+            if scale is not None and not 0 < scale[0] <= scale[1] <= 1:
+                raise ValueError(f"shares of the area must lie in (0, 1], the smaller one first, got {list(scale)}")
+
+    def enlarged(self, views: Views) -> Views:
+        """Give the two views their share of the area."""
+        if self.large_scale is None:
+            return views
+        return Views(
+            *(replace(view, crop_scale=self.large_scale, crop_padding=0) for view in (views.first, views.second))
+        )
+
+    def recipe(self, views: Views) -> ViewRecipe:
+        """Make the recipe of a small crop: all that the first view does, in a smaller box."""
+        return replace(views.first, crop_scale=self.scale, crop_padding=0)
 
 
 _SIMCLR = ViewRecipe(crop_scale=(0.08, 1), flip=0.5, jitter=(0.8, 0.8, 0.8, 0.2), grayscale=0.2, mean=(0,), std=(1,))

@@ -13,7 +13,7 @@ from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Eva
 from rayfed_ssl.engine.start_scores import score_start
 from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.engine.upload_store import UploadStore
-from rayfed_ssl.machine.environment import compute_threads
+from rayfed_ssl.machine.environment import compute_threads, keep_memory
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
@@ -24,6 +24,7 @@ class LocalExecutor:
     """Runs every step in this process, clients one after the other in ascending id."""
 
     def __init__(self, federation: Federation) -> None:
+        keep_memory()
         self.retries = 0
         self._federation, self._engine = federation, federation.config.engine
         self._steps = Steps(federation)

@@ -6,18 +6,19 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import own_function
 from rayfed_ssl.data.image_store import Dataset
-from rayfed_ssl.data.view_recipes import OwnView, views_named
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.data.view_recipes import OwnView, SmallCrops, views_named
+from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.foreign import plugins
 from rayfed_ssl.models import encoder_info
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start, published
-from rayfed_ssl.models.vit import VisionTransformer
+from rayfed_ssl.models.vit import VisionTransformer, patch_size
 from rayfed_ssl.objectives import Supervised
 from rayfed_ssl.storage.saved_encoders import read_start
 from rayfed_ssl.training.captured import Captures
@@ -58,6 +59,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     if isinstance(objective, Supervised):
         objective = replace(objective, num_classes=dataset.train.num_classes)
     device, views = _device(engine.device, engine.cpu), views_named(views_of(config, dataset))
+    small = _sized(config.training.small_crops, size)
     _set_up(device, engine.deterministic)
     is_captured = device.type == "cuda" and engine.capture == "auto" and not isinstance(views.first, OwnView)
     task = Task(
@@ -67,7 +69,8 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         projection_dim=config.model.projection_dim,
         channels=channels,
         size=size,
-        views=views,
+        views=small.enlarged(views) if small else views,
+        small_crops=small,
         objective=objective,
         optimizer=config.training.optimizer,
         schedule_rounds=config.training.schedule_rounds,
@@ -90,9 +93,33 @@ def build_task(config: Config, dataset: Dataset) -> Task:
                 f"objective={OBJECTIVE.name_of(objective)} hides patches from a vision transformer, got encoder {name}: "
                 "take model.encoder=vit-tiny, vit-small or vit-micro"
             )
+        if small:
+            _check_takes(blank.encoder, name, torch.zeros(2, channels, small.size or size, small.size or size))
     if config.model.is_random:
         return task
     return replace(task, read_start=cache(partial(_fitting_start, config.model.start, task)))
+
+
+def _sized(crops: SmallCrops | None, size: int) -> SmallCrops | None:
+    """Choose the side of small crops where none is given: 3/7 of the views', in patches of our vision transformers."""
+    if crops is None:
+        return None
+    side = crops.size or max(1, round(3 / 7 * size / patch_size(size))) * patch_size(size)
+    if not side < size:
+        raise ConfigError(f"training.small_crops.size must be below the views' {size} pixels, got {side}: lower it")
+    return replace(crops, size=side)
+
+
+def _check_takes(encoder: nn.Module, name: str, crops: Tensor) -> None:
+    """Refuse small crops that an encoder cannot take, by a pass of blank ones."""
+    try:
+        with torch.no_grad():
+            encoder.to_empty(device="cpu").eval()(crops)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"encoder {name} takes no small crops of {crops.shape[-1]} pixels ({reason(error)}): change "
+            "training.small_crops.size or take another encoder"
+        ) from None
 
 
 def _set_up(device: torch.device, deterministic: bool) -> None:

@@ -1,5 +1,6 @@
 """Versions, hardware and threads: what bits depend on besides the settings."""
 
+import ctypes
 import os
 import platform
 import re
@@ -25,6 +26,18 @@ def environment() -> dict[str, Any]:
             "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         },
     }
+
+
+LARGE = 1 << 30
+"""Bytes up to which freed memory stays with the process, as in Ray's actors (`actors.RAY_ENVIRONMENT`)."""
+
+
+def keep_memory() -> None:
+    """Let glibc reuse the memory of large tensors, which it gives back and faults in anew for each; nothing elsewhere."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(-3, LARGE)  # M_MMAP_THRESHOLD
+        libc.mallopt(-1, LARGE)  # M_TRIM_THRESHOLD
 
 
 def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:

@@ -12,6 +12,7 @@ from rayfed_ssl.methods.fedfoa import FedFoA
 from rayfed_ssl.methods.fedmd import FedMD
 from rayfed_ssl.methods.fedprox import FedProx
 from rayfed_ssl.methods.fedsc import FedSC
+from rayfed_ssl.methods.fedsigreg import FedSIGReg
 from rayfed_ssl.methods.fedu import FedU
 from rayfed_ssl.methods.fedu2 import FedU2
 from rayfed_ssl.methods.fedx import FedX
@@ -59,6 +60,9 @@ METHODS: dict[str, MethodInfo] = {
     "fedu2": MethodInfo(FedU2, "spread representations uniformly, move where all clients agree (Liao et al. 2024)"),
     "fedfoa": MethodInfo(FedFoA, "add others' correlations to any method's training (Liu et al. 2022)"),
     "fedsc": MethodInfo(FedSC, "FedAvg with spectral contrast on everybody's correlations (Jing et al. 2024)"),
+    "fedsigreg": MethodInfo(
+        FedSIGReg, "FedAvg with LeJEPA towards a normal distribution of everybody's samples (ours)"
+    ),
     "fcl": MethodInfo(FCL, "FedAvg with MoCo on everybody's features and matched neighborhoods (Wu et al. 2022)"),
     "orchestra": MethodInfo(Orchestra, "average weights, and cluster clients' clusters (Lubana et al. 2022)"),
     "local": MethodInfo(LocalOnly, "no federation: lower bound per client, upper bound with partition=pooled"),

@@ -10,6 +10,7 @@ Symbols: N samples, d the encoder's feature width, p the width of the projection
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -62,6 +63,10 @@ HEADS: Mapping[str, HeadSpec] = {
 }
 
 
+SHORTEST = 1e-12
+"""Length below which a vector is not scaled up to 1, as torch's `normalize` has it."""
+
+
 class UnitLength(nn.Module):
     """Bring rows [N, p] to length 1, in float32."""
 
@@ -71,7 +76,10 @@ class UnitLength(nn.Module):
 
 
 class Prototypes(nn.Linear):
-    """Cosines of rows [N, p] with K directions, [N, K]; in float32, as softmaxes at a low temperature want them."""
+    """Cosines of rows [N, p] with K directions, [N, K]; in float32, as softmaxes at a low temperature want them.
+
+    Products are divided by the directions' lengths, which takes fewer passes over memory than directions of length 1.
+    """
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features, bias=False)
@@ -79,7 +87,8 @@ class Prototypes(nn.Linear):
     def forward(self, rows: Tensor) -> Tensor:
         """Compare directions."""
         with autocast(Precision("fp32"), rows.device):
-            return F.linear(F.normalize(rows.float(), dim=1), F.normalize(self.weight, dim=1))
+            lengths: Tensor = self.weight.norm(dim=1)
+            return F.linear(F.normalize(rows.float(), dim=1), self.weight) * lengths.clamp_min(SHORTEST).reciprocal()
 
 
 def head_width(spec: HeadSpec, in_features: int, out: int | None = None) -> int:
@@ -146,11 +155,15 @@ class Model(nn.Module):
         """Find a head that the objective put here, such as the predictor."""
         return self.get_submodule(name)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, *images: Tensor) -> tuple[Tensor, Tensor]:
         """Compute features [N, d] and projections [N, p], not normalized, as float32 even under autocast.
 
         A softmax at a low temperature does not survive 8 bits of mantissa, so losses belong outside the autocast block.
+
+        Args:
+            images: Of one size each; batches of several sizes pass the encoder one by one and the projector together.
         """
-        features = self.encoder(images)
+        parts = [self.encoder(part) for part in images]
+        features = parts[0] if len(parts) == 1 else torch.cat(parts)
         projections = self.projector(features)
         return features.float(), projections.float()

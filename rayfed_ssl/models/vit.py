@@ -58,8 +58,23 @@ def positions(side: int, width: int) -> Tensor:
     return torch.cat([waves.repeat(side, 1), waves.repeat_interleave(side, 0)], 1).float().unsqueeze(0)
 
 
+def resized(places: Tensor, side: int) -> Tensor:
+    """Interpolate positions [1, P, d] to a grid of `side` x `side` patches, bicubic as in DINO's code, [1, side^2, d].
+
+    As products, one for each direction: torch's own gradient has no fixed order on CUDA.
+    """
+    old = int(places.shape[1] ** 0.5)
+    units = torch.eye(old, device=places.device)[None, :, :, None]
+    weights = F.interpolate(units, size=(side, 1), mode="bicubic")[0, :, :, 0]  # [old, side]
+    grid = places.view(old, old, -1)
+    return torch.einsum("ar,bc,abd->rcd", weights, weights, grid).flatten(0, 1).unsqueeze(0).to(places.dtype)
+
+
 class Patches(nn.Module):
-    """Images [N, C, S, S] to tokens [N, P, d]: a linear layer on each patch, and its position."""
+    """Images [N, C, S, S] to tokens [N, P, d]: a linear layer on each patch, and its position.
+
+    Positions are learned for one size and interpolated for images of another one, such as small crops.
+    """
 
     def __init__(self, channels: int, size: int, width: int) -> None:
         super().__init__()
@@ -69,8 +84,13 @@ class Patches(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Cut and project, row by row."""
-        tokens: Tensor = self.project(images).flatten(2).transpose(1, 2) + self.positions
-        return tokens
+        patches: Tensor = self.project(images)
+        tokens, side = patches.flatten(2).transpose(1, 2), patches.shape[2]
+        if tokens.shape[1] == self.positions.shape[1]:
+            return tokens + self.positions
+        if images.shape[2] % (patch := self.project.stride[0]):
+            raise ValueError(f"{images.shape[2]} pixels are no multiple of the patch of {patch}")
+        return tokens + resized(self.positions, side)
 
 
 class Attention(nn.Module):

@@ -4,10 +4,13 @@ Caron, Touvron, Misra, Jégou, Mairal, Bojanowski, Joulin: Emerging Properties i
 2021. "Code" below is facebookresearch/dino.
 
 Symbols: theta_s student, theta_t teacher, a slow copy of the student; g cosines with K directions, [B, K]; tau_s and tau_t
-temperatures; c center [K]; l and m the decays of teacher and center.
+temperatures; c center [K]; l and m the decays of teacher and center; f features, [B, d].
+
+KoLeo, which DINOv2 adds (Oquab et al., 2023; Sablayrolles et al.: Spreading Vectors for Similarity Search, ICLR 2019), keeps
+nearest features of a batch apart.
 
 Deviations:
-- Two views and no small crops, as SwAV here; the paper's best results have eight small crops more.
+- Two views, and small crops where `training.small_crops` asks for them: eight in the paper's best results.
 - l and tau_t are constant. The code raises l to 1 along a cosine. Its tau_t is 0.04 by default, as here; the paper, and the
   code's commands for its best results, raise it from 0.04 to 0.07 in the first 30 epochs.
 - K directions are trained from the first epoch on; the code freezes them for one.
@@ -15,11 +18,11 @@ Deviations:
 - The head's last layer is averaged with its lengths, which the loss does not see.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -50,16 +53,27 @@ def teacher_distribution(outputs: Tensor, center: Tensor, temperature: float) ->
     return F.softmax((outputs.detach() - center) / temperature, dim=1)
 
 
-def distillation(students: tuple[Tensor, Tensor], teachers: tuple[Tensor, Tensor], temperature: float) -> Tensor:
-    """H(P_t, P_s) of each view's teacher with the other view's student (Eq. 3), the mean over both and over samples.
+def distillation(students: Sequence[Tensor], teachers: Sequence[Tensor], temperature: float) -> Tensor:
+    """H(P_t, P_s) of each large view's teacher with all other views' students (Eq. 3), the mean over pairs and samples.
 
     Args:
-        students: g_s by view, [B, K].
-        teachers: P_t by view, [B, K].
+        students: g_s by view, the large ones first, [B, K].
+        teachers: P_t by large view, [B, K].
         temperature: tau_s.
     """
     logs = [F.log_softmax(outputs / temperature, dim=1) for outputs in students]
-    return -((teachers[0] * logs[1]).sum(1) + (teachers[1] * logs[0]).sum(1)).mean() / 2
+    pairs = [(teacher * log).sum(1) for t, teacher in enumerate(teachers) for s, log in enumerate(logs) if s != t]
+    return -sum(pairs[1:], pairs[0]).mean() / len(pairs)
+
+
+def koleo(features: Tensor) -> Tensor:
+    """Minus the mean log distance of unit-length features, [B, d], to the nearest other one (1e-8 is of DINOv2's code)."""
+    units = F.normalize(features, dim=1, eps=1e-8)
+    closest = (units @ units.T).detach().fill_diagonal_(-2).argmax(1, keepdim=True)
+    chosen = (closest == torch.arange(len(units), device=units.device)).to(
+        units.dtype
+    )  # its gradient has a fixed order
+    return -(F.pairwise_distance(units, chosen @ units, eps=1e-8) + 1e-8).log().mean()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +84,7 @@ class DINO(Objective):
     """
 
     joins: ClassVar[str] = "the center follows all samples"
+    takes_small_crops: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"target": "local", "center": "local"}
     momentum: UnitInterval = 0.996
     """l; the code's first value."""
@@ -81,6 +96,8 @@ class DINO(Objective):
     """m (Eq. 4)."""
     hidden: PositiveInt = 2048
     """Width of the head's hidden layers."""
+    koleo: NonNegativeFloat = 0.0
+    """Weight of KoLeo, the sum over both views; 0.1 in DINOv2, 0 for DINO."""
 
     @property
     def head(self) -> Head:
@@ -95,18 +112,19 @@ class DINO(Objective):
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
-        """Both views pass each network in one batch of 2 B."""
-        views = context.stacked_views(batch.images, generator)
+        """Both views pass each network in one batch of 2 B; small crops pass the student alone."""
+        views, small = context.stacked_views(batch.images, generator), context.small_views(batch.images, generator)
         memory = state_as(DINOState, state)
         with context.autocast():
-            _, students = model(views)
+            features, students = model(views, *small)
             with torch.no_grad():
                 _, outputs = memory.target(views)
         teachers = teacher_distribution(outputs, memory.center.mean, self.teacher_temperature)
-        first, second = students.chunk(2)
-        one, other = teachers.chunk(2)
-        loss = distillation((first, second), (one, other), self.student_temperature)
-        return StepOutput(loss, first, {"mean": outputs.mean(0)})
+        by_view = students.split(len(batch.images))
+        loss = distillation(by_view, teachers.chunk(2), self.student_temperature)
+        if self.koleo:
+            loss = loss + self.koleo * sum(koleo(view) for view in features[: len(views)].chunk(2))
+        return StepOutput(loss, by_view[0], {"mean": outputs.mean(0)})
 
     def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Move the teacher, theta_t <- l theta_t + (1 - l) theta_s, and the center, c <- m c + (1 - m) mean(g_t) (Eq. 4)."""

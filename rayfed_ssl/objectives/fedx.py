@@ -24,6 +24,7 @@ class FedXObjective(SimCLR):
     """SimCLR with a predictor; it works with method=fedx alone."""
 
     belongs_to: ClassVar[str | None] = "fedx"
+    takes_small_crops: ClassVar[bool] = False
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged"}
     temperature: PositiveFloat = 0.1
     """t (code)."""

@@ -7,8 +7,8 @@ Symbols: z projections [B, p] of a view; a directions [p, M] of length 1; t freq
 characteristic function of N(0, 1), and the window, too; lambda weight of SIGReg.
 
 Deviations: the integral goes over [0, 3] and counts twice, as the integrand is even (code; the paper's over [-5, 5] has its
-knots farther apart). Directions are drawn anew for each step, the same for both views. There are two views of full size, and
-so the distance to their mean is a quarter of their squared distance.
+knots farther apart). Directions are drawn anew for each step, the same for all views. There are two views of full size, and
+small crops where `training.small_crops` asks for them (paper: six); the mean is that of the two.
 """
 
 from typing import Annotated, ClassVar
@@ -31,6 +31,27 @@ def directions(dim: int, number: int, generator: torch.Generator, device: torch.
     return F.normalize(draw(torch.randn, dim, number, generator=generator, device=device), dim=0)
 
 
+def characteristic(shadows: Tensor, largest: float, knots: int) -> Tensor:
+    """Mean of exp(i t x) over samples, phi_hat of each direction at the knots, real and imaginary part: [2, M, knots].
+
+    Args:
+        shadows: x, one number a sample and direction, [B, M].
+        largest: The last t.
+        knots: Number of t from 0 on.
+    """
+    angles = shadows.unsqueeze(-1) * torch.linspace(0, largest, knots, device=shadows.device, dtype=shadows.dtype)
+    return torch.stack([angles.cos().mean(0), angles.sin().mean(0)])
+
+
+def normality(functions: Tensor, number: float, largest: float) -> Tensor:
+    """`number` times the integral of |phi_hat(t) - phi(t)|^2 phi(t), for phi_hat [.., 2, M, knots]; [.., M]."""
+    knots = functions.shape[-1]
+    t = torch.linspace(0, largest, knots, device=functions.device, dtype=functions.dtype)
+    phi, (real, imaginary) = (-t.square() / 2).exp(), functions.unbind(-3)
+    error = (real - phi).square() + imaginary.square()
+    return 2 * number * torch.trapezoid(error * phi, dx=largest / (knots - 1))
+
+
 def epps_pulley(shadows: Tensor, largest: float, knots: int) -> Tensor:
     """B times the integral of |phi_hat(t) - phi(t)|^2 phi(t) over all t up to `largest` in size (paper, Epps-Pulley).
 
@@ -42,11 +63,7 @@ def epps_pulley(shadows: Tensor, largest: float, knots: int) -> Tensor:
     Returns:
         A statistic for each of M, at least 0; 0 if the samples are normal.
     """
-    t = torch.linspace(0, largest, knots, device=shadows.device, dtype=shadows.dtype)
-    phi = (-t.square() / 2).exp()
-    angles = shadows.unsqueeze(-1) * t
-    error = (angles.cos().mean(0) - phi).square() + angles.sin().mean(0).square()
-    return 2 * len(shadows) * torch.trapezoid(error * phi, dx=largest / (knots - 1))
+    return normality(characteristic(shadows, largest, knots), len(shadows), largest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +71,7 @@ class LeJEPA(Objective):
     """Invariance and sketched isotropic Gaussian regularization (SIGReg)."""
 
     joins: ClassVar[str] = "SIGReg looks at the distribution of a batch"
+    takes_small_crops: ClassVar[bool] = True
     hidden: PositiveInt = 2048
     """Width of the projector d-2048-2048-128, which has batch-norm after its first two layers (code; 16 wide there for ten
     classes).
@@ -74,9 +92,20 @@ class LeJEPA(Objective):
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
-        """(1 - lambda) times the mean squared distance to the views' mean plus lambda SIGReg, the mean of both views."""
-        views = torch.stack(project_views(context, model, batch.images, generator))
+        """(1 - lambda) times the mean squared distance to the two views' mean plus lambda SIGReg, the mean of all views."""
+        views = self.project(context, model, batch.images, generator)
         along = directions(views.shape[-1], self.directions, generator, views.device)
         statistic = torch.stack([epps_pulley(view @ along, self.largest, self.knots).mean() for view in views]).mean()
-        invariance = (views - views.mean(0)).square().mean()
-        return StepOutput((1 - self.strength) * invariance + self.strength * statistic, views[0])
+        return StepOutput(self.value(views, statistic), views[0])
+
+    def project(self, context: Context, model: Model, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Project V views of each image, two and small crops, float32 [V, B, p]."""
+        large = project_views(context, model, images, generator)
+        with context.autocast():
+            small = [model(crops)[1] for crops in context.small_views(images, generator)]
+        return torch.stack([*large, *(view for crops in small for view in crops.split(len(images)))])
+
+    def value(self, views: Tensor, statistic: Tensor) -> Tensor:
+        """Weigh invariance of projections [V, B, p] and SIGReg, a scalar."""
+        invariance = (views - views[:2].mean(0)).square().mean()
+        return (1 - self.strength) * invariance + self.strength * statistic

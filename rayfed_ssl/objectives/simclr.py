@@ -8,11 +8,15 @@ Two forms are in use and give different numbers:
 - "infonce": Eq. 3 of FLESD and Eq. 4-8 of FedCA. Anchors are first views, negatives the B - 1 other second views.
 - "ntxent": Eq. 1 of SimCLR. All 2B views are anchors, each with 2B - 2 negatives.
 
+With small crops, V views of a sample, it is "ntxent" with the other V - 1 views as positives, summed within the logarithm
+(solo-learn's code).
+
 Views are encoded "together", in one batch of 2B (SimCLR), or "apart", so that batch-norm sees one view at a time (FLESD's
 code; its paper does not say). The loss is float32 whatever the precision of the forward pass.
 """
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -50,10 +54,29 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     return F.cross_entropy(logits, partner)
 
 
+def nt_xent_of_many(views: Tensor, num: int, temperature: float) -> Tensor:
+    """NT-Xent of V views of each sample (solo-learn), which is SimCLR's for two.
+
+    Args:
+        views: Unit-length z [V B, D], all first, then all second ones and so on.
+        num: B.
+        temperature: tau.
+
+    Returns:
+        Mean over the V B anchors of -log of what a sample's other views have of the sum of exp(z.z / tau) over all others.
+    """
+    sample = torch.arange(len(views), device=views.device) % num
+    same_view = torch.eye(len(views), dtype=torch.bool, device=views.device)
+    logits = (views @ views.T / temperature).masked_fill(same_view, float("-inf"))
+    positives = logits.masked_fill(sample[:, None] != sample, float("-inf"))
+    return (logits.logsumexp(1) - positives.logsumexp(1)).mean()
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimCLR(Objective):
     """SimCLR's contrastive objective."""
 
+    takes_small_crops: ClassVar[bool] = True
     joins: ClassVar[str] = "NT-Xent and InfoNCE contrast a sample with the others"
     temperature: PositiveFloat = 0.4
     """tau; 0.4 for CIFAR and 0.2 for ImageNet in FLESD."""
@@ -75,19 +98,32 @@ class SimCLR(Objective):
         """The logarithm of the number of candidates."""
         return math.log(batch if self.form == "infonce" else 2 * batch - 1)
 
+    def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
+        """Refuse small crops where views come in pairs."""
+        if context.small_crops and self.form != "ntxent":
+            raise ValueError(
+                f"objective.form={self.form} contrasts two views, and training.small_crops are more: set "
+                "objective.form=ntxent"
+            )
+        return ()
+
     def project(self, context: Context, model: Model, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Project two random views of images [B, C, H, W]: all first and then all second views, float32 [2 B, p]."""
-        views = context.stacked_views(images, generator)
+        """Project V random views of images [B, C, H, W], two and small crops: all first, all second.., float32 [V B, p]."""
+        views, small = context.stacked_views(images, generator), context.small_views(images, generator)
+        batches = [(views, *small)] if self.encode == "together" else [(part,) for part in (*views.chunk(2), *small)]
         with context.autocast():
-            parts = [model(part)[1] for part in views.chunk(1 if self.encode == "together" else 2)]
+            parts = [model(*batch)[1] for batch in batches]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
-        """Contrast two random views of each image."""
-        projections = self.project(context, model, batch.images, generator)
-        first, second = F.normalize(projections, dim=1).chunk(2)
+        """Contrast random views of each image."""
+        projections, num = self.project(context, model, batch.images, generator), len(batch.images)
+        units = F.normalize(projections, dim=1)
+        if context.small_crops:
+            return StepOutput(nt_xent_of_many(units, num, self.temperature), projections[:num])
+        first, second = units.chunk(2)
         return StepOutput(self.contrast(first, second), projections.chunk(2)[0])
 
     def contrast(self, first: Tensor, second: Tensor) -> Tensor:

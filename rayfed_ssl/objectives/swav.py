@@ -8,7 +8,7 @@ Symbols: z unit projections [B, p]; C prototypes, unit rows [K, p]; q codes [B, 
 weight; B samples a step.
 
 Deviations:
-- Two views and no small crops (FCL, FedU2); the paper's best results have six small crops more.
+- Two views, and small crops where `training.small_crops` asks for them: six in the paper's best results, none in FCL, FedU2.
 - K is 32 (FedU2); the paper's 3000 are for 1.28 million images. K must stay below the clients' sample counts.
 - Prototypes are averaged like weights and brought back to unit length when a local training starts.
 - `freeze_epochs` counts a client's local epochs over the whole run; the code's 313 iterations are one epoch of ImageNet.
@@ -50,13 +50,19 @@ class SwAVState(Memory):
 
 
 def swapped_prediction(scores: Sequence[Tensor], codes: Sequence[Tensor], temperature: float) -> Tensor:
-    """Cross entropy of each view's code [B, K] with the other view's scores z.C [B, K] (SwAV, Eq. 1 and 2).
+    """Cross entropy of each large view's code [B, K] with all other views' scores z.C [B, K] (SwAV, Eq. 1, 2 and 6).
+
+    Args:
+        scores: By view, the large ones first.
+        codes: q of the large views.
+        temperature: T.
 
     Returns:
-        The mean over samples of -(q_2 . log softmax(z_1.C / T) + q_1 . log softmax(z_2.C / T)) / 2 (halved as in the code).
+        The mean over samples and pairs (i, v), v not i, of -q_i . log softmax(z_v.C / T) (the mean as in the code).
     """
-    first, second = (F.log_softmax(score / temperature, dim=1) for score in scores)
-    return -((codes[1] * first).sum(1) + (codes[0] * second).sum(1)).mean() / 2
+    logs = [F.log_softmax(score / temperature, dim=1) for score in scores]
+    pairs = [(code * log).sum(1) for i, code in enumerate(codes) for v, log in enumerate(logs) if v != i]
+    return -sum(pairs[1:], pairs[0]).mean() / len(pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +70,7 @@ class SwAV(Objective):
     """SwAV's swapped prediction."""
 
     joins: ClassVar[str] = "assignments are balanced over samples"
+    takes_small_crops: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"prototypes": "averaged", "queue": "local"}
     head: ClassVar = Head("simclr-bn", 128)
     """The projector: d-d-128 with batch-norm."""
@@ -116,18 +123,18 @@ class SwAV(Objective):
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
-        """Predict each view's code from the other view; both pass the network in one batch of 2 B."""
-        views = context.stacked_views(batch.images, generator)
+        """Predict each large view's code from the other views; both pass the network in one batch of 2 B."""
+        views, small = context.stacked_views(batch.images, generator), context.small_views(batch.images, generator)
         with context.autocast():
-            _, projections = model(views)
+            _, projections = model(views, *small)
         weights = _prototypes(model)
         if batch.epoch < self.freeze_epochs:
             weights = weights.detach()
-        unit = F.normalize(projections, dim=1).chunk(2)
+        unit = F.normalize(projections, dim=1).split(len(batch.images))
         scores = [rows @ weights.T for rows in unit]
         queues = state_as(SwAVState, state).queue if batch.epoch >= self.queue_epoch else None
         by_view = (None, None) if queues is None else (queues.first, queues.second)
-        codes = [self.codes(score, queue, weights) for score, queue in zip(scores, by_view, strict=True)]
+        codes = [self.codes(score, queue, weights) for score, queue in zip(scores[:2], by_view, strict=True)]
         return StepOutput(
             swapped_prediction(scores, codes, self.temperature),
             projections[: len(batch.images)],

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.data.augmentation import augment, normalize
-from rayfed_ssl.data.view_recipes import ViewRecipe, Views
+from rayfed_ssl.data.view_recipes import SmallCrops, ViewRecipe, Views
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.precision import Precision, autocast
 
@@ -47,6 +47,7 @@ class Context(ABC):
         device: Where models and batches live.
         precision: Number format and memory layout of the forward pass.
         wrong_positives: Whether second views are of other pictures, as hostile clients may draw them.
+        small_crops: Views beside the two, with their size, or None.
     """
 
     channels: int
@@ -61,6 +62,7 @@ class Context(ABC):
     device: torch.device
     precision: Precision
     wrong_positives: bool = False
+    small_crops: SmallCrops | None = None
 
     @abstractmethod
     def twin(self, model: Model) -> Model:
@@ -75,9 +77,11 @@ class Context(ABC):
         """Enter the number format of forward passes; losses are computed outside, in float32."""
         return autocast(self.precision, self.device)
 
-    def augment(self, images: Tensor, recipe: ViewRecipe, generator: torch.Generator) -> Tensor:
+    def augment(
+        self, images: Tensor, recipe: ViewRecipe, generator: torch.Generator, size: int | None = None
+    ) -> Tensor:
         """Draw one random view of each image: uint8 [B, C, H, W] to normalized float [B, C, size, size]."""
-        return augment(images, recipe, generator, size=self.size)
+        return augment(images, recipe, generator, size=size or self.size)
 
     def two_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw the first and the second view of each image, as `augment` does."""
@@ -92,6 +96,19 @@ class Context(ABC):
         return torch.cat(
             [self.augment(images, first, generator), self.augment(self.positives(images), second, generator)]
         )
+
+    def small_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Draw n small crops of each image, all first, then all second ones and so on: float [n B, C, s, s]; () without."""
+        if (crops := self.small_crops) is None:
+            return ()
+        repeated = self.positives(images).repeat(crops.number, 1, 1, 1)
+        return (self.augment(repeated, crops.recipe(self.views), generator, crops.size),)
+
+    @property
+    def small_area(self) -> float:
+        """Pixels of a sample's small crops, in views of full size."""
+        crops = self.small_crops
+        return crops.number * ((crops.size or self.size) / self.size) ** 2 if crops else 0
 
     def positives(self, images: Tensor) -> Tensor:
         """Give the images that second views are of: the same, or each one's neighbor."""

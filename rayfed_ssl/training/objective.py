@@ -79,6 +79,7 @@ class Objective(Validated, ABC):
         needs_patches: Whether it hides patches from the encoder, which only our vision transformers allow.
         follows_rounds: Whether a step depends on the number of rounds, `context.rounds`: such a run cannot be made longer.
         compares_views: Whether it compares a view of each sample with a second one.
+        takes_small_crops: Whether its loss is defined for small crops beside the two views (`training.small_crops`).
         joins: What of its loss joins samples, so that a single one has no loss of its own (docs/privacy-budget.md).
         belongs_to: The only method that can train on it, or None.
         enough_steps: Steps of a client until an encoder is above its random start (docs/which-first.md).
@@ -94,6 +95,7 @@ class Objective(Validated, ABC):
     needs_patches: ClassVar[bool] = False
     follows_rounds: ClassVar[bool] = False
     compares_views: ClassVar[bool] = True
+    takes_small_crops: ClassVar[bool] = False
     joins: ClassVar[str] = "its loss is not written as a sum over samples"
     belongs_to: ClassVar[str | None] = None
     enough_steps: ClassVar[int] = 500

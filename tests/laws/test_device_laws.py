@@ -46,6 +46,16 @@ def test_a_recipe_obeys_the_laws_of_devices(recipe: str):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [("feddino", "objective.koleo=0.1"), ("fedlejepa", "method=fedsigreg"), ("fedswav",)], ids=" ".join
+)
+def test_small_crops_obey_the_laws_of_devices(settings: tuple[str, ...]):
+    config = small(*settings, "data.train_limit=180", "clients.number=3", "training.small_crops=2")
+    with sdpa_kernel(SDPBackend.MATH):
+        check_device_laws(DeviceTrial(config))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("adversary", ["bad-encoder, tuning_epochs: 2", "ssl-backdoor", "wrong-positives"])
 def test_training_of_hostile_clients_obeys_the_laws_of_devices(adversary: str):
     config = small("fedsimclr", "data.train_limit=180", "clients.number=3", f"adversary={{name: {adversary}}}")

@@ -22,7 +22,7 @@ PUBLIC = {
 OBJECTIVE = {"fedu": BYOL, "fcl": MOCO}  # FedU decides about a predictor, FCL about a queue
 
 
-OWN_OBJECTIVE = ("orchestra", "ssd", "fedsc", "fedx")
+OWN_OBJECTIVE = ("orchestra", "ssd", "fedsc", "fedsigreg", "fedx")
 """Methods that take an objective, with another head, that no other method is tested with."""
 
 

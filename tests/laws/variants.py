@@ -9,6 +9,8 @@ BYOL = ("objective=byol", "objective.hidden=32")
 
 HALF = ("clients.number=5", "clients.fraction=0.5", "rounds=3")
 
+SMALL_CROPS = "training.small_crops=2"
+
 MOCO = ("objective=moco", "objective.queue_size=50")  # no multiple of a batch
 
 VIT = "encoder: vit-micro, projection_dim: 16"
@@ -133,6 +135,15 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "fedavg",
         "objective={name: mae, width: 32, depth: 1}",
         "model={encoder: vit-micro, projection_dim: null}",
+    ),
+    "fedavg-ntxent-small-crops": ("fedavg", "objective.form=ntxent", SMALL_CROPS),
+    "fedavg-swav-small-crops": ("fedavg", "objective={name: swav, prototypes: 6}", "training.batch=16", SMALL_CROPS),
+    "fedavg-lejepa-small-crops": ("fedavg", "objective=lejepa", SMALL_CROPS),
+    "fedavg-dino-small-crops": (
+        "fedavg",
+        "objective={name: dino, hidden: 48, momentum: 0.9, koleo: 0.1}",
+        "model.encoder=vit-micro",
+        SMALL_CROPS,
     ),
     "fedavg-dino": ("fedavg", "objective={name: dino, hidden: 48, momentum: 0.9}", "model.encoder=vit-micro", *HALF),
     "fedavg-lora": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, rank: 4}}}}", *BYOL, *HALF),

@@ -36,6 +36,7 @@ REFUSED = [
         "contrasts all pairs of views, got objective.form=orchestra: set it to fedsc",
     ),
     ("fedsc", ["objective=simclr"], "fedsc extends the spectral contrast, got SimCLR: set objective=spectral"),
+    ("fedsigreg", ["objective=simclr"], "fedsigreg extends LeJEPA, got SimCLR: set objective=lejepa"),
     ("ssd", ["method.share=0.001"], "method.share=0.001 of 256 projections is less than one dimension"),
     ("ssd", ["objective=simclr"], "ssd extends alignment and uniformity, got SimCLR: set objective=align-uniform"),
     ("ssd", ["model.projection_dim=24"], "got 24 and 256 dimensions: set model.projection_dim=256 or method.delta=0"),

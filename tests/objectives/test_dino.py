@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.models.heads import build_head
 from rayfed_ssl.objectives import DINO
-from rayfed_ssl.objectives.dino import Center, DINOState, distillation, teacher_distribution
+from rayfed_ssl.objectives.dino import Center, DINOState, distillation, koleo, teacher_distribution
 from rayfed_ssl.training.task import Task
 from tests.objectives.linear_model import batch_of, linear, linear_model, views
 from tests.tensors import EXACT, rows, seeded
@@ -51,6 +51,25 @@ def test_the_loss_is_lightlys():
     assert float(ours) == pytest.approx(float(expected), rel=1e-5)  # lightly's center is float32
     center = torch.cat(teachers).mean(0) * 0.1  # Eq. 4 with m = 0.9 from 0
     torch.testing.assert_close(theirs.center.flatten().double(), center, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("num", "width"), [(2, 3), (6, 4)])
+def test_koleo_is_the_papers_and_its_gradient_lightlys(num: int, width: int):
+    features = rows(num, width, 1).requires_grad_()
+    units = [row / row.norm() for row in features.detach()]
+    nearest = [min(float((a - b).norm()) for j, b in enumerate(units) if j != i) for i, a in enumerate(units)]
+    assert float(koleo(features).detach()) == pytest.approx(-math.fsum(map(math.log, nearest)) / num, abs=1e-7)  # eps
+    theirs = pytest.importorskip("lightly.loss").KoLeoLoss()
+    (ours,), (expected,) = (torch.autograd.grad(loss(features), features) for loss in (koleo, theirs))
+    torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_koleo_of_both_large_views_is_added(task: Task):
+    student, teacher = linear_model(7, seed=3), linear_model(7, seed=4)
+    state = DINOState(target=teacher, center=Center(mean=torch.zeros(7)))
+    plain, added = (DINO(koleo=k).loss(task, student, state, batch_of(), seeded(2)).loss for k in (0.0, 0.5))
+    expected = 0.5 * sum(float(koleo(view)) for view in views(task))  # the encoder gives the pixels themselves
+    assert float((added - plain).detach()) == pytest.approx(expected, rel=FORWARD)
 
 
 def test_a_step_sees_both_views_and_moves_teacher_and_center(task: Task):

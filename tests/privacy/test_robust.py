@@ -164,7 +164,10 @@ def test_record_and_head_say_who_was_hostile_and_who_was_dropped(tiny: Tiny, tmp
         (("robust=median", "public=fraction:0.1"), "fedavg uses no public data"),
         (("robust=mediam",), "unknown robust 'mediam': did you mean 'median'"),
         (("robust={name: median, hostil: 1}",), "hostil"),
-        (("robust={name: norm-bound, length: 2.0, quantile: 0.3}",), "robust.quantile has no meaning beside robust.length"),
+        (
+            ("robust={name: norm-bound, length: 2.0, quantile: 0.3}",),
+            "robust.quantile has no meaning beside robust.length",
+        ),
         (("adversary={name: alie, tau: bset}",), "adversary.tau: input should be a valid number or 'best', got 'bset'"),
         (("adversary={name: alie, clients: a}",), "should be a valid integer or a list such as [a, b], got 'a'"),
         (("adversary={name: alie, clients: 3}",), "adversary.clients=3 leaves none of 3 clients honest"),

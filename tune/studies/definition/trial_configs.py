@@ -193,8 +193,8 @@ def _holds(setting: Any, value: Any, key: str) -> bool:
     """Whether a setting is as a point has it; a section may have got more fields."""
     if isinstance(setting, Mapping) and isinstance(value, Mapping):
         return all(_holds(setting.get(name, MISSING), field, "") for name, field in value.items())
-    if isinstance(setting, Mapping) and isinstance(value, str):
-        return bool(setting.get(SCALAR_MEANS.get(key, "name")) == value)
+    if isinstance(setting, Mapping) and isinstance(value, str | int):
+        return bool(setting.get(SCALAR_MEANS.get(key.rpartition(".")[2], "name")) == value)
     return setting is not MISSING and bool(setting == value)
 
 
