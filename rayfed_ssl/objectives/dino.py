@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -96,7 +96,7 @@ class DINO(Objective):
     """m (Eq. 4)."""
     hidden: PositiveInt = 2048
     """Width of the head's hidden layers."""
-    koleo: NonNegativeFloat = 0.0
+    koleo: NonNegativeFloat = Field(0.0, exclude_if=lambda weight: weight == 0)
     """Weight of KoLeo, the sum over both views; 0.1 in DINOv2, 0 for DINO."""
 
     @property

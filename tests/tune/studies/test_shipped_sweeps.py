@@ -21,6 +21,7 @@ NAMES = [
     *("fedprox-mu", "fedca", "fcl", "fedfoa"),
     *("flesd-rounds-cpu", "fedprox-mu-cpu", "flesd-tpe-cpu", "flesd-random-cpu", "flesd-upload-cpu"),
     "digits",
+    "from-a-start",
     *("hostile-backdoors", "hostile-methods", "hostile-rules", "hostile-rules-byol"),
     "long-training",
     "mechanisms",
