@@ -19,7 +19,7 @@ Deviations:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -96,7 +96,7 @@ class DINO(Objective):
     """m (Eq. 4)."""
     hidden: PositiveInt = 2048
     """Width of the head's hidden layers."""
-    koleo: NonNegativeFloat = Field(0.0, exclude_if=lambda weight: weight == 0)
+    koleo: Annotated[NonNegativeFloat, Field(exclude_if=lambda weight: weight == 0)] = 0.0
     """Weight of KoLeo, the sum over both views; 0.1 in DINOv2, 0 for DINO."""
 
     @property

@@ -8,7 +8,7 @@ factors B of an encoder's LoRA, "lora_b".
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -78,7 +78,7 @@ class Parts(Validated):
     """BYOL's, DINO's and MoCo's slow encoder."""
     queue: Literal["local", "reset"] | None = None
     """MoCo's keys."""
-    lora_b: Literal["averaged", "local"] | None = Field(None, exclude_if=lambda rule: rule is None)
+    lora_b: Annotated[Literal["averaged", "local"] | None, Field(exclude_if=lambda rule: rule is None)] = None
     """B of model.adapters=lora; "local" shares A and keeps B on the client (FedSA-LoRA): there is one encoder per client."""
     batch_norm: Literal["averaged", "local"] | None = None
     """Running statistics; "local" keeps them on the client, so evaluation sees one encoder per client."""
