@@ -34,8 +34,7 @@ LARGE = 1 << 30
 
 def keep_memory() -> None:
     """Let glibc reuse the memory of large tensors, which it gives back and faults in anew for each; nothing elsewhere."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
+    if platform.system() == "Linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(-3, LARGE)  # M_MMAP_THRESHOLD
         libc.mallopt(-1, LARGE)  # M_TRIM_THRESHOLD
 
