@@ -53,11 +53,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=45.0)
     parser.add_argument("--uploads", type=int, nargs="+", default=[10, 50])
+    local = [name for name in RULES if name not in ("fltrust", "eminspector")]
+    parser.add_argument("--rules", nargs="+", choices=local, default=local, metavar="RULE", help="%(choices)s")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for number in options.uploads:
         received, uploads = uploads_of(options.megabytes, number)
-        for name in ("mean", *(name for name in RULES if name not in ("fltrust", "eminspector"))):
+        for name in ("mean", *options.rules):
             seconds, megabytes = measure(name, received, uploads)
             print(f"{number} uploads of {options.megabytes:g} MB, {name}: {seconds:.2f} s, {megabytes:.0f} MB")
 
