@@ -70,6 +70,21 @@ def resized(places: Tensor, side: int) -> Tensor:
     return torch.einsum("ar,bc,abd->rcd", weights, weights, grid).flatten(0, 1).unsqueeze(0).to(places.dtype)
 
 
+@torch.fx.wrap
+def places_of(patches: Tensor, positions: Tensor, pixels: int, patch: int) -> Tensor:
+    """Positions of a grid of patches [N, d, S, S], as they are or interpolated; one step of a traced graph.
+
+    Raises:
+        ValueError: The picture is no multiple of the patch.
+    """
+    side = patches.shape[2]
+    if side * side == positions.shape[1]:
+        return positions
+    if pixels % patch:
+        raise ValueError(f"{pixels} pixels are no multiple of the patch of {patch}")
+    return resized(positions, side)
+
+
 class Patches(nn.Module):
     """Images [N, C, S, S] to tokens [N, P, d]: a linear layer on each patch, and its position.
 
@@ -84,13 +99,10 @@ class Patches(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Cut and project, row by row."""
-        patches: Tensor = self.project(images)
-        tokens, side = patches.flatten(2).transpose(1, 2), patches.shape[2]
-        if tokens.shape[1] == self.positions.shape[1]:
-            return tokens + self.positions
-        if images.shape[2] % (patch := self.project.stride[0]):
-            raise ValueError(f"{images.shape[2]} pixels are no multiple of the patch of {patch}")
-        return tokens + resized(self.positions, side)
+        patches = self.project(images)
+        places = places_of(patches, self.positions, images.shape[2], self.project.stride[0])
+        tokens: Tensor = patches.flatten(2).transpose(1, 2) + places
+        return tokens
 
 
 class Attention(nn.Module):
