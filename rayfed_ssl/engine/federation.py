@@ -29,8 +29,7 @@ from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
-from rayfed_ssl.privacy.adapted import adapted
-from rayfed_ssl.privacy.protection import accounted, defended, protected
+from rayfed_ssl.privacy.protection import accounted, defended, enclosed
 from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
 from rayfed_ssl.training.task import Task
@@ -75,7 +74,7 @@ class Federation(Population):
         largest = sorted(sizes)[-cohort_size(config.clients.fraction, len(shards)) :]
         self.task = replace(build_task(config, dataset), num_clients=len(shards))
         method = defended(config, shards, dataset.train, self.task)
-        self.method: Method = adapted(protected(method, config.privacy, largest), config.model.adapters)
+        self.method: Method = enclosed(config, method, largest)
         self.schedule: Schedule | None = None
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
         self.notes = (

@@ -18,8 +18,7 @@ from rayfed_ssl.errors import CheckpointError, ConfigError, nearest, reason
 from rayfed_ssl.method import Encoder, Method
 from rayfed_ssl.models import build_encoder, encoder_info
 from rayfed_ssl.models.encoders import stem_for
-from rayfed_ssl.privacy.adapted import adapted
-from rayfed_ssl.privacy.protection import protected
+from rayfed_ssl.privacy.protection import enclosed, ruled
 from rayfed_ssl.records.config_file import FILE
 from rayfed_ssl.records.manifest import RunManifest
 from rayfed_ssl.records.run_record import RunRecord
@@ -100,8 +99,7 @@ def last_encoder(record: RunRecord, name: str | None = None) -> Export:
         files = {path.stem: path for path in (record.directory / "encoders").glob("*.safetensors")}
         return read_encoder(files[_choose(record, files, name)], trust=record.trust)
     state = checkpoints.latest(record.checkpoints)
-    method = adapted(protected(config.method, config.privacy, ()), config.model.adapters)
-    encoders = encoders_of(method, state, record.checkpoints)
+    encoders = encoders_of(enclosed(config, ruled(config), ()), state, record.checkpoints)
     name = _choose(record, encoders, name)
     architecture = encoders[name].architecture
     try:

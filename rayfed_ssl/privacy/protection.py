@@ -11,6 +11,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.method import Method
 from rayfed_ssl.privacy.accounting import Accounted
+from rayfed_ssl.privacy.adapted import adapted
 from rayfed_ssl.privacy.client_level import ClientLevel
 from rayfed_ssl.privacy.hostile import Hostile
 from rayfed_ssl.privacy.robust import Robust
@@ -18,6 +19,11 @@ from rayfed_ssl.privacy.sample_level import SampleLevel
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.training.task import Task
+
+
+def enclosed(config: Config, method: Method, sizes: Sequence[int]) -> Method:
+    """Put around a method, and what defends it, what the configuration asks for; arguments are those of `protected`."""
+    return adapted(protected(method, config.privacy, sizes), config.model.adapters)
 
 
 def protected(method: Method, privacy: Privacy, sizes: Sequence[int]) -> Method:
@@ -40,15 +46,18 @@ def protected(method: Method, privacy: Privacy, sizes: Sequence[int]) -> Method:
     return method
 
 
+def ruled(config: Config) -> Method:
+    """Put a rule around a configuration's method, if it has one."""
+    return config.method if config.robust is None else Robust(method=config.method, rule=config.robust)
+
+
 def defended(config: Config, shards: Mapping[int, np.ndarray], train: ImageSet, task: Task) -> Method:
     """Put a rule around a configuration's method, and hostile clients around both.
 
     Raises:
         ValueError: The clients, or their samples, are none that could be hostile so.
     """
-    method, adversary = config.method, config.adversary
-    if config.robust is not None:
-        method = Robust(method=method, rule=config.robust)
+    method, adversary = ruled(config), config.adversary
     if adversary is None:
         return method
     adversary.check(task, train)

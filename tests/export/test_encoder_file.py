@@ -159,11 +159,14 @@ def test_heads_are_exported_only_on_request(finished: Result, tmp_path: Path):
     assert torch.equal(first(first.normalize(images)), second(second.normalize(images)))
 
 
-def test_an_unfinished_run_exports_the_last_committed_round(tiny: Tiny, tmp_path: Path):
+@pytest.mark.parametrize(
+    "settings", [(), ("clients.number=4", "robust=foolsgold")], ids=["mean", "rule that remembers"]
+)
+def test_an_unfinished_run_exports_the_last_committed_round(tiny: Tiny, tmp_path: Path, settings: tuple[str, ...]):
     with pytest.raises(KeyboardInterrupt):
-        run(tiny("fedavg"), tmp_path / "run", observer=StopAt("on_round", 2))
+        run(tiny("fedavg", *settings), tmp_path / "run", observer=StopAt("on_round", 2))
     unfinished = export_encoder(tmp_path / "run", tmp_path / "stopped.safetensors")
-    whole = run(tiny("fedavg", "rounds=1"), tmp_path / "one")
+    whole = run(tiny("fedavg", "rounds=1", *settings), tmp_path / "one")
     assert (unfinished.info.round, unfinished.info.state_sha256) == (1, whole.state_sha256)
     assert digest(unfinished.weights) == digest(export_encoder(whole.directory, tmp_path / "one.safetensors").weights)
 
