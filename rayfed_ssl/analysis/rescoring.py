@@ -84,11 +84,12 @@ def rescore_clients(
 ) -> tuple[Evaluation, ...]:
     """Score a run's clients again on samples of their own, as `rescore` does encoders; nothing where they have none."""
     record = RunRecord.open(directory, trust=trust)
-    federation = Federation.open(record.config(*overrides))
+    if (config := record.config(*overrides)).clients.test_fraction is None:
+        return ()
+    federation = Federation.open(config)
     record.check(federation)
     state = checkpoints.latest(record.checkpoints, round)
-    executor = LocalExecutor(federation)
-    return executor.score_clients(state, record.checkpoints)
+    return LocalExecutor(federation).score_clients(state, record.checkpoints)
 
 
 def measure_encoders(

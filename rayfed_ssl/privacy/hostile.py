@@ -22,7 +22,7 @@ from rayfed_ssl.privacy.secure_sum import drawn_among
 from rayfed_ssl.privacy.wrapper import Wrapper
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_statistic
-from rayfed_ssl.trees import leaves, map_leaves
+from rayfed_ssl.trees import leaves, map_leaves, tensor_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,32 +129,41 @@ class Hostile(Wrapper):
         if server.round < adversary.from_round or not (honest or not adversary.sees_honest):
             return uploads
 
+        received = {client_id: dict(leaves(self.method.download(state, client_id))) for client_id in hostile}
+        counts = len(uploads), len(hostile)
+
         def sent(strength: float | None = None) -> dict[int, Any]:
             forged = dict(uploads)
             for client_id in hostile:
                 seed = derive_seed(server.task.seed, Purpose.ADVERSARY, round=server.round, participant=client_id)
-                received, counts = dict(leaves(self.method.download(state, client_id))), (len(uploads), len(hostile))
                 own, draws = uploads[client_id], generator(seed)
-                forged[client_id] = _forged(adversary, own, honest, received, counts, draws, strength)
+                forged[client_id] = _forged(adversary, own, honest, received[client_id], counts, draws, strength)
             return forged
 
         if not (hostile and adversary.searches):
             return sent()
-        return sent(farthest(lambda strength: self._distance(state, sent(strength), honest, server)))
+        means = _mean_parameters(honest)
+        return sent(farthest(lambda strength: self._distance(state, sent(strength), means, server)))
 
-    def _distance(
-        self, state: Any, uploads: Mapping[int, Any], honest: Sequence[Mapping[str, Any]], server: Server
-    ) -> float:
+    def _distance(self, state: Any, uploads: Mapping[int, Any], means: Mapping[str, Tensor], server: Server) -> float:
         """How far what clients receive next is from the mean of honest uploads, over all parameters."""
         draws = torch.Generator()
         draws.set_state(server.generator.get_state())
         after, _ = self.method.update_server(state, uploads, replace(server, generator=draws))
         square = 0.0
         for path, value in leaves(self.method.download(after, min(uploads))):
-            ends = [one[path].double() for one in honest if "/weights/" in path and path in one]
-            if ends and value.is_floating_point() and not is_statistic(path):
-                square += float((value.double() - sum(ends) / len(ends)).square().sum())
+            if path in means:
+                square += float((value.double() - means[path]).square().sum())
         return math.sqrt(square)
+
+
+def _mean_parameters(honest: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Mean of the parameters that honest uploads hold, by path, float64."""
+    means: dict[str, Tensor] = {}
+    for path in dict.fromkeys(path for one in honest for path in one if "/weights/" in path and not is_statistic(path)):
+        mean = tensor_mean(one[path].double() for one in honest if path in one and one[path].is_floating_point())
+        means |= {} if mean is None else {path: mean}
+    return means
 
 
 def _forged(
