@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from rayfed_ssl.models.adapters import B
 from rayfed_ssl.trees import Weights
 from rayfed_ssl.validation import Validated
 
@@ -25,9 +26,6 @@ Rule: TypeAlias = Literal["averaged", "received", "local", "reset", "mixed"]
 - reset: made anew when a local training begins.
 - mixed: averaged, but the client mixes what it receives with its own, or chooses between the two (FedEMA, FedU).
 """
-
-LORA_B = ".lora_B.weight"
-"""End of the names of LoRA's B."""
 
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 
@@ -47,7 +45,7 @@ def part_of(name: str) -> str:
     part, _, rest = name.partition(".")
     if is_state(part):
         return part
-    return "batch_norm" if is_statistic(rest) else "lora_b" if rest.endswith(LORA_B) else part
+    return "batch_norm" if is_statistic(rest) else "lora_b" if rest.endswith(B) else part
 
 
 def select(weights: Weights, parts: Collection[str]) -> Weights:

@@ -9,7 +9,7 @@ from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from rayfed_ssl.aggregation.robust.geometry import lengths, shares_within
+from rayfed_ssl.aggregation.robust.geometry import cosines, lengths, shares_within
 from rayfed_ssl.aggregation.robust.rule import GramRule
 
 
@@ -25,8 +25,7 @@ class FLAME(GramRule):
         from sklearn.cluster import HDBSCAN
 
         long = lengths(gram)
-        cosines = gram / (long[:, None] * long[None, :]).clamp(min=1e-300)
-        apart = (1 - cosines).clamp(min=0).fill_diagonal_(0.0)
+        apart = (1 - cosines(gram)).clamp(min=0).fill_diagonal_(0.0)
         smallest = len(gram) // 2 + 1
         clusters = HDBSCAN(
             min_cluster_size=max(2, smallest), min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True

@@ -11,7 +11,7 @@ from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from rayfed_ssl.aggregation.robust.geometry import even, lengths
+from rayfed_ssl.aggregation.robust.geometry import cosines, even
 from rayfed_ssl.aggregation.robust.rule import GramRule
 
 
@@ -30,11 +30,9 @@ class FoolsGold(GramRule):
         c_ij = cos(H_i, H_j), times v_i / v_j where v_j = max_k c_jk is the larger; a_i = 1 - max_j c_ij over the largest;
         kappa (ln(a_i / (1 - a_i)) + 1/2), in [0, 1].
         """
-        long = lengths(gram)
-        cosines = gram / (long[:, None] * long[None, :]).clamp(min=1e-300)
-        cosines.fill_diagonal_(-torch.inf)
-        most = cosines.max(dim=1).values
-        pardoned = cosines * torch.where(most[None, :] > most[:, None], most[:, None] / most[None, :], 1.0)
+        alike = cosines(gram).fill_diagonal_(-torch.inf)
+        most = alike.max(dim=1).values
+        pardoned = alike * torch.where(most[None, :] > most[:, None], most[:, None] / most[None, :], 1.0)
         unlike = (1 - pardoned.max(dim=1).values).clamp(0, 1)
         if float(unlike.max()) < 1e-9:
             return even(torch.arange(len(gram)), len(gram))

@@ -20,6 +20,12 @@ def lengths(gram: Tensor) -> Tensor:
     return gram.diagonal().clamp(min=0).sqrt()
 
 
+def cosines(gram: Tensor) -> Tensor:
+    """Cosines of x_i and x_j [n, n]; 0 beside what is 0."""
+    long = lengths(gram)
+    return gram / (long[:, None] * long[None, :]).clamp(min=1e-300)
+
+
 def shares_within(norms: Tensor, bound: Tensor | float) -> Tensor:
     """Factors [n] that bring norms to a bound at most; 1 of what is 0."""
     return (bound / norms.where(norms > 0, 1.0)).clamp(max=1.0)
