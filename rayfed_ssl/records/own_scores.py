@@ -37,7 +37,7 @@ def own_scores(rows: Iterable[Row], round: int) -> dict[int, Metrics]:
     scores: dict[int, Metrics] = {}
     for row in rows:
         client = client_of(row["participant"])
-        if client is not None and row["round"] == round and row["name"].startswith(OWN):
+        if client is not None and row["round"] == round and row["name"] in (SAMPLES, *OWN_SCORES):
             scores.setdefault(client, {})[row["name"]] = row["value"]
     return scores
 

@@ -44,3 +44,7 @@ def test_rows_hold_each_client_and_what_is_over_all():
 def test_a_record_with_an_impossible_score_of_a_client_is_damaged():
     rows = [{"round": 1, "participant": "client-0", "name": "own_tuned_linear", "value": 1.5}]
     assert impossible(rows, {}) == "it has 1.5 for own_tuned_linear"
+
+
+def test_what_a_method_reports_of_a_client_is_no_score_whatever_its_name():
+    assert own_scores([{"round": 1, "participant": "client-0", "name": "own_share", "value": 0.5}], 1) == {}
