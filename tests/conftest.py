@@ -35,11 +35,15 @@ OWN_OBJECTIVE: dict[str, dict[str, Any]] = {
     "orchestra": {"name": "orchestra", "clusters": 6, "local_clusters": 4, "memory": 16},
     "ssd": {"name": "align-uniform"},
     "fedsc": {"name": "spectral"},
+    "fedmar": {"name": "mae", "width": 32, "depth": 1},
     "fedsigreg": {"name": "lejepa", "hidden": 48, "directions": 32},
 }
 
-# Widths of methods whose projections are as wide as features.
-OWN_WIDTH = {"ssd": 256}
+# Models of methods whose projections are as wide as features, or that hide patches.
+OWN_MODEL: dict[str, dict[str, Any]] = {
+    "ssd": {"projection_dim": 256},
+    "fedmar": {"encoder": "vit-micro", "projection_dim": None},
+}
 
 TinyConfig = Callable[..., Config]
 
@@ -78,7 +82,7 @@ def tiny_tree(name: str) -> dict[str, Any]:
         "partition": {"name": "dirichlet", "alpha": 1.0},
         "clients": {"number": 3},
         "public": "fraction:0.3" if method.needs_public else None,
-        "model": {"encoder": "cnn", "projection_dim": OWN_WIDTH.get(name, 24)},
+        "model": {"encoder": "cnn", "projection_dim": 24} | OWN_MODEL.get(name, {}),
         "training": {"epochs": 1, "batch": 32},
         "evaluation": {"every": 0, "linear": {"epochs": 2}},
         "engine": {"executor": "local", "device": "cpu", "precision": "fp32", "actors": 2, "trackers": []},

@@ -154,7 +154,7 @@ class Training(Section):
     small_crops: Annotated[SmallCrops | None, BeforeValidator(_number_of)] = Field(
         None, exclude_if=lambda crops: crops is None
     )
-    """Views of small parts at a lower resolution beside the two views, for dino, lejepa, simclr and swav: how many, or
+    """Views of small parts at a lower resolution beside the two views, for dino, ibot, lejepa, simclr and swav: how many, or
     also their fields; None for none.
     """
     optimizer: OptimizerField = Adam()

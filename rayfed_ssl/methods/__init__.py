@@ -9,6 +9,7 @@ from rayfed_ssl.methods.fedca import FedCA
 from rayfed_ssl.methods.feddf import FedDF
 from rayfed_ssl.methods.fedema import FedEMA
 from rayfed_ssl.methods.fedfoa import FedFoA
+from rayfed_ssl.methods.fedmar import FedMAR
 from rayfed_ssl.methods.fedmd import FedMD
 from rayfed_ssl.methods.fedprox import FedProx
 from rayfed_ssl.methods.fedsc import FedSC
@@ -63,6 +64,7 @@ METHODS: dict[str, MethodInfo] = {
     "fedsigreg": MethodInfo(
         FedSIGReg, "FedAvg with LeJEPA towards a normal distribution of everybody's samples (ours)"
     ),
+    "fedmar": MethodInfo(FedMAR, "FedAvg with MAE, latents held near everybody's (Chen et al. 2026)"),
     "fcl": MethodInfo(FCL, "FedAvg with MoCo on everybody's features and matched neighborhoods (Wu et al. 2022)"),
     "orchestra": MethodInfo(Orchestra, "average weights, and cluster clients' clusters (Lubana et al. 2022)"),
     "local": MethodInfo(LocalOnly, "no federation: lower bound per client, upper bound with partition=pooled"),

@@ -7,6 +7,7 @@ from rayfed_ssl.objectives.byol import BYOL
 from rayfed_ssl.objectives.deepcluster import DeepCluster
 from rayfed_ssl.objectives.dino import DINO
 from rayfed_ssl.objectives.fedx import FedXObjective
+from rayfed_ssl.objectives.ibot import IBOT
 from rayfed_ssl.objectives.lejepa import LeJEPA
 from rayfed_ssl.objectives.mae import MAE
 from rayfed_ssl.objectives.moco import MoCo
@@ -31,6 +32,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "autoencoder": AutoEncoder,
     "mae": MAE,
     "dino": DINO,
+    "ibot": IBOT,
     "align-uniform": AlignUniform,
     "spectral": Spectral,
     "barlow-twins": BarlowTwins,

@@ -56,6 +56,12 @@ def shuffled(noise: Tensor) -> Tensor:
     return noise.argsort(dim=1, stable=True)
 
 
+def transformer(model: Model) -> VisionTransformer:
+    """Give the encoder of an objective that hides patches from it (`needs_patches`)."""
+    assert isinstance(model.encoder, VisionTransformer), "needs_patches"
+    return model.encoder
+
+
 def cropped(views: ViewRecipe) -> ViewRecipe:
     """Keep of a view its crop, mirroring and rotation: MAE changes no colors (section 4, data augmentation)."""
     return replace(views, jitter=None, grayscale=0.0, blur=0.0, solarize=0.0)
@@ -120,18 +126,32 @@ class MAE(PerSample):
         return images, shuffled(draw(torch.rand, len(images), total, generator=generator, device=images.device))
 
     def loss_of(self, context: Context, model: Model, *inputs: Tensor) -> StepOutput:
-        """Hide patches, encode the others, and compare what the decoder gives for the hidden ones (section 3)."""
-        encoder = model.encoder
-        assert isinstance(encoder, VisionTransformer), "needs_patches"
-        images, order = inputs
+        """Give the loss, and means over visible patches as projections."""
+        loss, latents = self.rebuild(context, model, *inputs)
+        return StepOutput(loss, latents.float().mean(1))
+
+    def rebuild(self, context: Context, model: Model, images: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Hide patches, encode the others, and compare what the decoder gives for the hidden ones (section 3).
+
+        Gives the loss and the latents, [B, V, d].
+        """
         targets = patchify(images, patch_size(context.size))
-        visible = max(1, int(order.shape[1] * (1 - self.mask_ratio)))
         with context.autocast():
-            tokens = encoder.patches(images)
-            seen = tokens.gather(1, order[:, :visible].unsqueeze(2).expand(-1, -1, tokens.shape[2]))
-            latents = encoder.pool.norm(encoder.blocks(seen))
+            latents = self.latents(model, images, order)
             rebuilt = model.part("decoder")(latents, order)
-        hidden = torch.ones_like(order, dtype=torch.float32).scatter_(1, order[:, :visible], 0.0)
+        hidden = torch.ones_like(order, dtype=torch.float32).scatter_(1, order[:, : latents.shape[1]], 0.0)
         if self.standardize:
             targets = standardized(targets)
-        return StepOutput(masked_error(rebuilt, targets, hidden), latents.float().mean(1))
+        return masked_error(rebuilt, targets, hidden), latents
+
+    def visible(self, patches: int) -> int:
+        """V of P patches."""
+        return max(1, int(patches * (1 - self.mask_ratio)))
+
+    def latents(self, model: Model, images: Tensor, order: Tensor) -> Tensor:
+        """Encode the visible patches, the first ones of `order` [B, P], after the last norm, [B, V, d]."""
+        encoder, visible = transformer(model), self.visible(order.shape[1])
+        tokens = encoder.patches(images)
+        seen = tokens.gather(1, order[:, :visible].unsqueeze(2).expand(-1, -1, tokens.shape[2]))
+        latents: Tensor = encoder.pool.norm(encoder.blocks(seen))
+        return latents

@@ -145,6 +145,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "model.encoder=vit-micro",
         SMALL_CROPS,
     ),
+    "fedavg-ibot": (
+        "fedavg",
+        "objective={name: ibot, hidden: 48, momentum: 0.9, mask_ratio: 0.5}",
+        "model.encoder=vit-micro",
+        SMALL_CROPS,
+    ),
     "fedavg-dino": ("fedavg", "objective={name: dino, hidden: 48, momentum: 0.9}", "model.encoder=vit-micro", *HALF),
     "fedavg-lora": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, rank: 4}}}}", *BYOL, *HALF),
     "fedavg-ffa": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: ffa, where: qkv}}}}", *BYOL),

@@ -36,6 +36,12 @@ REFUSED = [
         "contrasts all pairs of views, got objective.form=orchestra: set it to fedsc",
     ),
     ("fedsc", ["objective=simclr"], "fedsc extends the spectral contrast, got SimCLR: set objective=spectral"),
+    ("fedmar", ["objective=simclr", "model.projection_dim=8"], "fedmar extends MAE, got SimCLR: set objective=mae"),
+    (
+        "fedmar",
+        ["objective.mask_ratio=0.9"],
+        "distances between an image's visible patches, and 1 of 16 is visible: lower objective.mask_ratio",
+    ),
     ("fedsigreg", ["objective=simclr"], "fedsigreg extends LeJEPA, got SimCLR: set objective=lejepa"),
     ("ssd", ["method.share=0.001"], "method.share=0.001 of 256 projections is less than one dimension"),
     ("ssd", ["objective=simclr"], "ssd extends alignment and uniformity, got SimCLR: set objective=align-uniform"),

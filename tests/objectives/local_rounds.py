@@ -29,6 +29,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "autoencoder": ("model.projection_dim=null",),
     "mae": ("model.encoder=vit-micro", "model.projection_dim=null", "objective.width=32", "objective.depth=1"),
     "dino": ("objective.hidden=48",),
+    "ibot": ("objective.hidden=48", "model.encoder=vit-micro"),
 }
 
 

@@ -27,7 +27,7 @@ from tests.objectives.small_shards import KINDS, check_finite, shard
 from tests.tensors import seeded
 
 everywhere = pytest.mark.parametrize("name", SETTINGS)
-with_target = pytest.mark.parametrize("name", ["byol", "dino", "moco"])
+with_target = pytest.mark.parametrize("name", ["byol", "dino", "ibot", "moco"])
 
 
 @everywhere
@@ -37,7 +37,7 @@ def test_what_is_trained_travels_and_what_is_local_stays(open_objective: Open, n
     trained = {part for part, rule in rules.items() if rule == "averaged"}
     model, state = started(federation.task, digits(federation, 4))
     projector = set() if name in ("autoencoder", "mae") else {"projector"}
-    statistics = set() if name == "mae" else {"batch_norm"}
+    statistics = set() if name in ("mae", "ibot") else {"batch_norm"}
     assert parts_of(model.state_dict()) == {"encoder"} | statistics | projector | trained
     assert parts_of(state.state_dict()) == set(rules) - trained
     download = federation.method.download(federation.init_server(), 0)

@@ -183,7 +183,7 @@ def test_a_vision_transformer_takes_smaller_images_of_whole_patches():
 
 CROPS = ("objective.form=ntxent", "training.small_crops=2")
 MISTAKES = {
-    ("objective=byol", "training.small_crops=2"): "for objective dino, lejepa, simclr, swav, got objective=byol",
+    ("objective=byol", "training.small_crops=2"): "for objective dino, ibot, lejepa, simclr, swav, got objective=byol",
     ("training.small_crops=2",): "objective.form=infonce contrasts two views.*set objective.form=ntxent",
     ("training.small_crops=0",): "training.small_crops.number",
     (*CROPS, "training.small_crops.size=8"): r"size must be below the views' 8 pixels, got 8: lower it",
