@@ -60,7 +60,7 @@ def encoded(model: Model, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True, kw_only=True)
 class IBOT(DINO):
-    """Self-distillation of views and of hidden patches; one head serves both (section 3.2)."""
+    """Self-distillation of views and of hidden patches."""
 
     needs_patches: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {**DINO.parts, "mask_token": "averaged"}
@@ -71,7 +71,7 @@ class IBOT(DINO):
 
     @property
     def head(self) -> Head:
-        """DINO's head, with 8,192 directions."""
+        """DINO's head with 8,192 directions, for views and for patches (section 3.2)."""
         return Head("dino", 8192, self.hidden)
 
     def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
