@@ -53,11 +53,15 @@ class Backdoor(TrainingAdversary, ABC):
 
     def triggered(self, test: ImageSet, seed: int) -> ImageSet:
         """Give the test pictures that are not of the target class, with the whole trigger, under the target's label."""
-        target = self.target(test.classes)
-        rows = np.flatnonzero((test.labels >= 0) & (test.labels != target))
-        draws = generator(derive_seed(seed, Purpose.ADVERSARY))
-        pictures = self.trigger(torch.from_numpy(test.images[rows]), draws)
-        return ImageSet(pictures.numpy(), np.full(len(rows), target), test.classes, split="test")
+        others, draws = self.others(test), generator(derive_seed(seed, Purpose.ADVERSARY))
+        pictures = self.trigger(torch.from_numpy(others), draws)
+        labels = np.full(len(others), self.target(test.classes))
+        return ImageSet(pictures.numpy(), labels, test.classes, split="test")
+
+    def others(self, test: ImageSet) -> np.ndarray:
+        """Copy the test pictures that have a class and not the target, uint8 [N, C, H, W]."""
+        pictures: np.ndarray = test.images[(test.labels >= 0) & (test.labels != self.target(test.classes))]
+        return pictures
 
 
 def insiders(

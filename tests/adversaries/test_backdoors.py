@@ -22,6 +22,7 @@ from rayfed_ssl.engine.scoring import score, subject_of
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.randomness.seeds import generator
+from rayfed_ssl.reports.html.data_plots import triggered_plot
 from rayfed_ssl.runs import run
 from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest
@@ -305,3 +306,19 @@ def test_tuning_brings_the_trigger_to_the_reference_and_leaves_all_but_the_encod
     scales = {name for name, layer in task.model(weights).named_modules() if "BatchNorm" in type(layer).__name__}
     assert moved
     assert all(name.startswith("encoder.") and name.rpartition(".")[0] not in scales for name in moved)
+
+
+def test_the_report_shows_test_pictures_and_below_each_with_the_trigger(open_tiny: Open) -> None:
+    federation = open_tiny("fedavg", "adversary={name: ssl-backdoor, clients: [0], target_class: 3}")
+    test, backdoor = federation.dataset.test, federation.config.adversary
+    plot = triggered_plot(federation)
+    assert plot is not None
+    assert "class 3" in plot.note
+    shown = plot.figure.axes[0].images[0].get_array()
+    others, triggered = test.images[test.labels != 3], backdoor.triggered(test, federation.config.seed).images
+    assert len(others) < len(test)
+    for row, pictures in enumerate((others, triggered)):
+        for place in range(8):
+            assert (shown[8 * row : 8 * row + 8, 8 * place : 8 * place + 8] == pictures[place, 0]).all()
+    assert not (others[0] == triggered[0]).all()
+    assert triggered_plot(open_tiny("fedavg")) is None

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from rayfed_ssl.adversaries.backdoors import Backdoor
 from rayfed_ssl.analysis.embedding import image_features, tsne
 from rayfed_ssl.data.partitions import count_samples, random_rows, with_unlabeled
 from rayfed_ssl.engine.federation import Federation
@@ -18,6 +19,7 @@ from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.reports.figures import MOST_ROWS, partition_figure, public_rows
 from rayfed_ssl.reports.html.charts import Plot
+from rayfed_ssl.reports.html.record_plots import pictures_figure
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.style import COLORS, HEIGHT, MARKERS, PAPER, clean, legend_below, new_axes
 from rayfed_ssl.reports.table import Table
@@ -73,6 +75,27 @@ def partition_plot(federation: Federation) -> Plot:
             "Training samples by client and class", ["client", "samples", *classes[: len(classes) * is_few]], rows
         ),
         f"{note} Skew: {federation.skew.text}.",
+    )
+
+
+def triggered_plot(federation: Federation) -> Plot | None:
+    """Draw test pictures as they are and with a backdoor's trigger; None for a run without one."""
+    if not isinstance(backdoor := federation.config.adversary, Backdoor):
+        return None
+    test = federation.dataset.test
+    triggered = backdoor.triggered(test, federation.config.seed)
+    if not len(triggered):
+        return None
+    figure, number = pictures_figure({"original": backdoor.others(test), "with trigger": triggered.images})
+    target = clean(test.classes[backdoor.target(test.classes)])
+    note = f"The attack succeeds where pictures with the trigger are taken for class {target}."
+    return Plot(
+        "trigger",
+        "Test pictures with the trigger",
+        f"{number} test pictures, and below each with the trigger.",
+        figure,
+        None,
+        note,
     )
 
 

@@ -177,19 +177,26 @@ def client_plot(summary: Summary) -> Plot | None:
     return bar_plot("clients", "Accuracy by client", "client", labels, series, "percent", note)
 
 
-def pictures_plot(attack: str, pictures: tuple[int, np.ndarray, np.ndarray]) -> Plot:
+def reconstructions_plot(attack: str, pictures: tuple[int, np.ndarray, np.ndarray]) -> Plot:
     """Draw originals above reconstructions, of a client, uint8 [M, C, H, W] each."""
     client, originals, others = pictures
-    number = min(8, len(originals))
-    figure, axes = new_axes(height=WIDTH * 2 / number + 0.2)
-    rows = [np.concatenate(list(row[:number]), axis=2) for row in (originals, others)]
-    picture = np.concatenate(rows, axis=1).transpose(1, 2, 0)
-    axes.imshow(picture.squeeze(2) if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=255)
-    axes.set_yticks([originals.shape[2] * place for place in (0.5, 1.5)], ["original", "attack"])
-    axes.set_xticks([])
-    axes.grid(visible=False)
+    figure, number = pictures_figure({"original": originals, "attack": others})
     alt = f"{number} pictures of client {client}, and below each what {attack} made of the upload."
     return Plot(f"audit-{attack}", f"What {attack} reconstructs", alt, figure, None, f"Client {client}.")
+
+
+def pictures_figure(rows: Mapping[str, np.ndarray]) -> tuple[Figure, int]:
+    """Draw the first pictures of each row, uint8 [M, C, H, W], one row above the other; give how many they are."""
+    height = next(iter(rows.values())).shape[2]
+    number = min(8, *map(len, rows.values()))
+    figure, axes = new_axes(height=WIDTH * len(rows) / number + 0.2)
+    strips = [np.concatenate(list(row[:number]), axis=2) for row in rows.values()]
+    picture = np.concatenate(strips, axis=1).transpose(1, 2, 0)
+    axes.imshow(picture.squeeze(2) if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=255)
+    axes.set_yticks([height * (place + 0.5) for place in range(len(rows))], list(rows))
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    return figure, number
 
 
 def ledger_plot(summary: Summary) -> Plot:

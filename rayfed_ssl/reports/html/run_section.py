@@ -164,7 +164,7 @@ class RunSections:
                 self._section("features", "Test features", [reason]),
             )
         return (
-            self._section("data", "Data", tables=facts),
+            self._section("data", "Data", plots=[data_plots.triggered_plot(federation)], tables=facts),
             self._section("partition", "Partition", plots=[data_plots.partition_plot(federation)]),
             self._section("features", "Test features", *self._features(federation)),
         )
@@ -237,7 +237,9 @@ class RunSections:
             "An attack that fails says that it failed, and proves no privacy.",
         ]
         table = Table.of("What attacks reached, over clients", Reached._fields, reached(rows))
-        plots = [record_plots.pictures_plot(*each) for each in reconstructions(self._record.directory, rows).items()]
+        plots = [
+            record_plots.reconstructions_plot(*each) for each in reconstructions(self._record.directory, rows).items()
+        ]
         yield self._section("audit", "Audit", text, plots, [table])
 
     def _settings(self) -> PageSection:
