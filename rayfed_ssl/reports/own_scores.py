@@ -6,9 +6,13 @@ from typing import Any
 
 from rayfed_ssl.evaluation.registry import OWN, OWN_ENCODERS
 from rayfed_ssl.formats import DECISIVE, percent
+from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.own_scores import SAMPLES, OwnScores, differences, mean_gain, summarize
 from rayfed_ssl.reports.summary import SCORES, Summary
 from rayfed_ssl.reports.table import MISSING, Cell, Table
+
+OWN_COLUMNS = {"own linear": "mean", "worst tenth": "worst_tenth", "gaining": "gaining"}
+"""Columns of clients' own scores where runs are compared: linear probe of what a client has after a run."""
 
 HEADS = ("encoder", "score", "mean", "std", "worst tenth", "above start", "below start", "mean gain")
 
@@ -82,13 +86,15 @@ def _parts(run: Summary) -> tuple[Any, ...]:
     )
 
 
+def own_headline(scores: OwnScores) -> Metrics:
+    """Give the numbers over clients that a run is compared by, of `OWN_COLUMNS`; nothing without scores."""
+    name = own_name(scores, "linear")
+    values = [metrics[name] for metrics in scores.values() if name in metrics]
+    numbers = {"mean": fmean(values)} | summarize(scores, name) if values else {}
+    return {column: numbers[key] for column, key in OWN_COLUMNS.items() if key in numbers}
+
+
 def own_columns(scores: OwnScores) -> dict[str, str]:
     """Give the columns that `compare` has for clients' own scores."""
-    name = own_name(scores, "linear")
-    summary = summarize(scores, name)
-    values = [metrics[name] for metrics in scores.values() if name in metrics]
-    return {
-        "own linear": percent(fmean(values)) if values else "",
-        "worst tenth": percent(summary["worst_tenth"]) if summary else "",
-        "gaining": percent(summary["gaining"]) if "gaining" in summary else "",
-    }
+    shares = own_headline(scores)
+    return {column: percent(shares[column]) if column in shares else "" for column in OWN_COLUMNS}

@@ -13,6 +13,7 @@ from rayfed_ssl.config.recipes import flatten
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.formats import MeanStd, value_text
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.own_scores import OWN_COLUMNS, own_headline
 from rayfed_ssl.reports.summary import Summary
 
 PRIVACY = flatten({"privacy": Privacy().model_dump(mode="json")})
@@ -36,8 +37,10 @@ class SeedGroup:
 
     @property
     def scores(self) -> dict[str, MeanStd]:
-        """Each score of the global encoder, or its mean over clients, over the runs that have it."""
-        return _over_seeds(self.runs, Summary.headline)
+        """Each score of the global encoder, or its mean over clients, over the runs that have it; then clients' own."""
+        own = [own_headline(run.own) for run in self.runs]
+        values = {name: [shares[name] for shares in own if name in shares] for name in OWN_COLUMNS}
+        return _over_seeds(self.runs, Summary.headline) | _spreads(values)
 
     @property
     def minimum(self) -> dict[str, MeanStd]:
@@ -48,6 +51,10 @@ class SeedGroup:
 def _over_seeds(runs: Sequence[Summary], score_of: Callable[[Summary, str], float | None]) -> dict[str, MeanStd]:
     names = dict.fromkeys(name for run in runs for scores in run.scores.values() for name in scores)
     values = {name: [score for run in runs if (score := score_of(run, name)) is not None] for name in names}
+    return _spreads(values)
+
+
+def _spreads(values: Mapping[str, Sequence[float]]) -> dict[str, MeanStd]:
     return {name: MeanStd.of(scores) for name, scores in values.items() if scores}
 
 

@@ -21,7 +21,13 @@ def summary(tiny: TinyConfig):
 
     def make(name: str, *settings: str, encoder: str = "global", **scores: float) -> Summary:
         values: dict[str, Any] = dict.fromkeys(Summary.__dataclass_fields__)
-        values |= {"directory": Path(name), "name": name, "config": tiny(name, *settings), "fingerprint": "data"}
+        values |= {
+            "own": {},
+            "directory": Path(name),
+            "name": name,
+            "config": tiny(name, *settings),
+            "fingerprint": "data",
+        }
         return Summary(**values | {"finished": True, "rounds": 2, "scores": {encoder: scores}})
 
     return make
@@ -41,6 +47,18 @@ def test_without_a_global_encoder_there_are_mean_and_minimum_of_clients(summary)
     (group,) = by_seed([run])
     assert group.scores["knn"] == MeanStd(0.5, None, 1)
     assert group.minimum["knn"] == MeanStd(0.25, None, 1)
+
+
+def test_clients_own_scores_are_averaged_over_clients_and_then_over_seeds(summary):
+    runs = []
+    for seed, shares in enumerate([(0.25, 0.5), (0.75, 1.0)]):
+        own = {k: {"own_samples": 8.0, "own_global_linear": s, "own_start_linear": 0.5} for k, s in enumerate(shares)}
+        runs.append(replace(summary("fedavg", f"seed={seed}", linear=0.5), own=own))
+    (group,) = by_seed(runs)
+    assert list(group.scores) == ["linear", "own linear", "worst tenth", "gaining"]
+    assert group.scores["own linear"] == MeanStd.of([0.375, 0.875])
+    assert group.scores["worst tenth"] == MeanStd.of([0.25, 0.75])
+    assert group.scores["gaining"] == MeanStd.of([0.0, 1.0])
 
 
 def test_a_seed_that_comes_twice_is_no_further_draw(summary):

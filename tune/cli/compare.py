@@ -109,7 +109,7 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
     from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
     from rayfed_ssl.formats import duration, number, percent, size
     from rayfed_ssl.records.audit_rows import main_scores
-    from rayfed_ssl.reports.own_scores import own_columns
+    from rayfed_ssl.reports.own_scores import OWN_COLUMNS, own_columns
     from rayfed_ssl.reports.seed_groups import SeedGroup, differing_settings
 
     differing = differing_settings([SeedGroup((summary,)) for summary in summaries])
@@ -141,7 +141,7 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
         for summary, audit, settings in zip(summaries, audits, differing, strict=True)
     ]
     rare = {"what differs", "recipe", "attack success", "epsilon", "virtual time", "wasted", "virtual time until then"}
-    rare |= {"own linear", "worst tenth", "gaining"}
+    rare |= set(OWN_COLUMNS)
     absent = {key for key in rare if not any(row.get(key) for row in rows)}
     return [{key: text for key, text in row.items() if key not in absent} for row in rows]
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, ATTACK_SUCCESS_KNN
+from rayfed_ssl.reports.own_scores import OWN_COLUMNS
 from rayfed_ssl.reports.table import Table
 
 
@@ -66,6 +67,11 @@ def score_title(score: str) -> str:
     attack = {ATTACK_SUCCESS: "attack success, linear probe", ATTACK_SUCCESS_KNN: "attack success, kNN"}
     titles = {"knn": "kNN", "linear": "linear probe", "supervised": "supervised classifier"} | attack
     title = titles.get(base, base)
-    if base in ("knn", "supervised", *attack):  # the first two are not trained for the score, so they have no epochs
+    if base in (
+        "knn",
+        "supervised",
+        *attack,
+        *OWN_COLUMNS,
+    ):  # not trained for the score, or a mean: there are no epochs
         return title
     return f"{title}, {'best' if best else 'last'} epoch"
