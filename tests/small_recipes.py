@@ -12,7 +12,7 @@ SMALL = (
 SMALLER: dict[str, tuple[str, ...]] = {
     "fedca": ("method.align_epochs=1",),
     "orchestra": ("objective={name: orchestra, clusters: 8, local_clusters: 4, memory: 8}", "method.global_steps=20"),
-    "fedmae": ("model.encoder=vit-micro",),
+    **dict.fromkeys(("fedmae", "fedmar"), ("model.encoder=vit-micro",)),
     "feddc": ("objective.clusters=4",),
     "fedswav": ("objective.prototypes=4",),
     **{f"fedfoa{base}": ("method.warm_up=1",) for base in ("", "-fedbyol", "-fedu", "-fedema")},

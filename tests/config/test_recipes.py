@@ -18,7 +18,17 @@ PAPERS = [
     *("flesd", "flesd-cc", "fedavg", "fedprox", "fedca", "fcl", "fedfoa", "fedu", "fedema", "fedmd", "feddf"),
     *("orchestra", "ldawa", "fedx", "fedu2", "fedbyol", "fedsimclr", "fedmoco", "fedsimsiam", "fedae", "fedpr"),
     *("fedrot", "fedswav", "feddc", "simclr-centralized", "moco-centralized", "byol-local", "fedavg-supervised"),
-    *("fedfoa-fedbyol", "fedfoa-fedu", "fedfoa-fedema", "fedalignuniform", "ssd", "fedsc", "fedmae", "feddino"),
+    *(
+        "fedfoa-fedbyol",
+        "fedfoa-fedu",
+        "fedfoa-fedema",
+        "fedalignuniform",
+        "ssd",
+        "fedsc",
+        "fedmae",
+        "feddino",
+        "fedmar",
+    ),
 ]
 
 

@@ -32,6 +32,8 @@ from tests.small_recipes import small
 DEFAULT = frozenset({"flesd"})
 """Recipes that the default tier checks; the others are slow."""
 
+IBOT = ("feddino", "objective={name: ibot, hidden: 48}", "model.encoder=vit-micro")
+
 FEDFOA_WAITS = 5
 """A trace, and for each of two other clients a matrix to the host and back: FedFoA's SVDs are computed there."""
 
@@ -47,7 +49,9 @@ def test_a_recipe_obeys_the_laws_of_devices(recipe: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [("feddino", "objective.koleo=0.1"), ("fedlejepa", "method=fedsigreg"), ("fedswav",)], ids=" ".join
+    "settings",
+    [("feddino", "objective.koleo=0.1"), IBOT, ("fedlejepa", "method=fedsigreg"), ("fedswav",)],
+    ids=" ".join,
 )
 def test_small_crops_obey_the_laws_of_devices(settings: tuple[str, ...]):
     config = small(*settings, "data.train_limit=180", "clients.number=3", "training.small_crops=2")
