@@ -149,7 +149,9 @@ class Adapted(Wrapper):
     """
 
     adapters: Adapters
-    takes_old_versions = property(lambda self: self.method.takes_old_versions and not self._is("exact"))
+    takes_old_versions = property(
+        lambda self: self.method.takes_old_versions and not (self._is("exact") or self._is("svd"))
+    )
 
     @property
     def upload_fields(self) -> Mapping[str, Declared]:

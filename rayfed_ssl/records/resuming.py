@@ -133,7 +133,7 @@ def other_scoring(record: RunRecord, federation: Federation) -> Iterator[RunWarn
     before, after = (
         config.evaluation.model_dump(mode="json") for config in (record.described_config(), federation.config)
     )
-    if names := [f"evaluation.{name}" for name in after if after[name] != before[name]]:
+    if names := [f"evaluation.{name}" for name in before | after if after.get(name) != before.get(name)]:
         message = f"rounds after {record.last_round} are scored with another {', '.join(names)} than config.yaml has"
         yield RunWarning("scores", record.last_round, message)
 

@@ -1,5 +1,7 @@
 """What clients' scores on samples of their own come to."""
 
+import math
+
 import pytest
 
 from rayfed_ssl.engine.round_loop import Evaluation
@@ -44,6 +46,8 @@ def test_rows_hold_each_client_and_what_is_over_all():
 def test_a_record_with_an_impossible_score_of_a_client_is_damaged():
     rows = [{"round": 1, "participant": "client-0", "name": "own_tuned_linear", "value": 1.5}]
     assert impossible(rows, {}) == "it has 1.5 for own_tuned_linear"
+    rows = [{"round": 1, "participant": "client-0", "name": "own_samples", "value": math.nan}]
+    assert impossible(rows, {}) == "it has nan for own_samples"
 
 
 def test_what_a_method_reports_of_a_client_is_no_score_whatever_its_name():

@@ -28,9 +28,9 @@ class FoolsGold(GramRule):
         """The weights of clients whose histories have the inner products G, brought to sum 1; the mean if all are alike.
 
         c_ij = cos(H_i, H_j), times v_i / v_j where v_j = max_k c_jk is the larger; a_i = 1 - max_j c_ij over the largest;
-        kappa (ln(a_i / (1 - a_i)) + 1/2), in [0, 1].
+        kappa (ln(a_i / (1 - a_i)) + 1/2), in [0, 1]. c_ii is 0 (code), so that v_i is 0 of a client that is like nobody.
         """
-        alike = cosines(gram).fill_diagonal_(-torch.inf)
+        alike = cosines(gram).fill_diagonal_(0)
         most = alike.max(dim=1).values
         pardoned = alike * torch.where(most[None, :] > most[:, None], most[:, None] / most[None, :], 1.0)
         unlike = (1 - pardoned.max(dim=1).values).clamp(0, 1)

@@ -91,6 +91,28 @@ def test_foolsgold_keeps_those_that_nobody_is_like() -> None:
     assert FoolsGold(hostile=2).weights(histories @ histories.T).tolist() == pytest.approx([0.5, 0.5, 0, 0])
 
 
+def test_foolsgold_is_the_authors_where_cosines_have_both_signs() -> None:
+    """Their code's loops: a cosine with oneself counts as 0, so that whom nobody is like keeps its weight."""
+    drawn = torch.randn(8, 6, generator=seeded(0), dtype=torch.float64)
+    histories = [(drawn[0] + 0.8 * row).tolist() for row in drawn[1:7]] + [(0.8 * drawn[7] - drawn[0]).tolist()]
+    number = range(len(histories))
+
+    def cosine(a: list[float], b: list[float]) -> float:
+        return math.fsum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
+
+    alike = [[cosine(histories[i], histories[j]) if i != j else 0.0 for j in number] for i in number]
+    most = [max(row) for row in alike]
+    for i in number:
+        alike[i] = [c * most[i] / most[j] if most[i] < most[j] else c for j, c in enumerate(alike[i])]
+    unlike = [min(1.0, max(0.0, 1 - max(row))) for row in alike]
+    unlike = [min(0.99, value / max(unlike)) for value in unlike]
+    shares = [min(1.0, max(0.0, math.log(v / (1 - v)) + 0.5)) if v else 0.0 for v in unlike]
+    rows = torch.tensor(histories, dtype=torch.float64)
+    ours = FoolsGold(hostile=1).weights(rows @ rows.T).tolist()
+    assert ours == pytest.approx([share / math.fsum(shares) for share in shares], rel=1e-9)
+    assert ours[6] == max(ours) > max(ours[:6])
+
+
 def honest(number: int = 11, width: int = 5) -> Tensor:
     return torch.randn(number, width, generator=seeded(2)) * 0.1 + torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
 
