@@ -183,10 +183,11 @@ def test_a_run_that_was_extended_gives_the_same_bits_and_scores_again(words: str
 
 
 def test_a_run_that_was_resumed_with_other_scoring_says_so(tiny: Tiny, tmp_path: Path):
-    run(tiny("local", "rounds=4", "evaluation.every=1"), tmp_path / "run", until=2)
-    observer = Warnings()
-    resume(tmp_path / "run", "evaluation.every=0", observer=observer, executor=LocalExecutor)
-    message = "rounds after 2 are scored with another evaluation.every than config.yaml has"
+    own = ("clients.test_fraction=0.2", "evaluation.tuning_epochs=1")  # left out of a configuration where it is null
+    run(tiny("local", "rounds=4", "evaluation.every=1", *own), tmp_path / "run", until=2)
+    observer, changed = Warnings(), ("evaluation.every=0", "evaluation.tuning_epochs=null")
+    resume(tmp_path / "run", *changed, observer=observer, executor=LocalExecutor)
+    message = "rounds after 2 are scored with another evaluation.every, evaluation.tuning_epochs than config.yaml has"
     assert message in observer.lines
     result = verified(tmp_path / "run", tmp_path)
     assert all(" in round 3 is nothing on record and " in line for line in result.differences)

@@ -185,6 +185,18 @@ def test_record_and_head_say_who_was_hostile_and_who_was_dropped(tiny: Tiny, tmp
             "needs 5 uploads in a round, got 3",
         ),
         (("robust=median", "clock=even", "clock.policy=fedasync"), "needs 3 uploads in a round, got 1"),
+        (
+            ("adversary=alie", "clock=even", "clock.policy=fedasync"),
+            "ALIE looks at a step's honest uploads, and clock.policy",
+        ),
+        (
+            (
+                "model={encoder: vit-micro, adapters: {name: lora, aggregation: svd}}",
+                "clock=even",
+                "clock.policy=fedbuff",
+            ),
+            "without exact or svd adapters",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tiny: Tiny, settings: tuple[str, ...], message: str) -> None:
