@@ -38,8 +38,8 @@ def main(
     test: int = 300,
 ) -> None:
     """Divide a dataset's training pictures evenly over the sites."""
-    out.mkdir(parents=True)
     data = open_dataset(dataset, path=path, size=size, train_limit=train, test_limit=test)
+    out.mkdir(parents=True)
     order = np.random.default_rng(0).permutation(len(data.train))
     for site, rows in zip(SITES, np.array_split(order, len(SITES)), strict=True):
         write(out / "train" / site, data.train, rows, inverted=site.endswith("inverted"))

@@ -105,6 +105,8 @@ def _sized(crops: SmallCrops | None, size: int) -> SmallCrops | None:
     if crops is None:
         return None
     side = crops.size or max(1, round(3 / 7 * size / patch_size(size))) * patch_size(size)
+    if crops.size is None and side < 4:
+        raise ConfigError(f"training.small_crops needs pictures of 8 pixels or more a side, got {size}: leave it out")
     if not side < size:
         raise ConfigError(f"training.small_crops.size must be below the views' {size} pixels, got {side}: lower it")
     return replace(crops, size=side)

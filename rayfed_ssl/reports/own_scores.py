@@ -43,15 +43,16 @@ def _gains(gains: Mapping[int, tuple[float, float]]) -> list[str]:
 def own_note(scores: OwnScores) -> str:
     """Say what the numbers of `own_table` are of."""
     sizes = [int(metrics[SAMPLES]) for metrics in scores.values()]
+    between = " to ".join(map(str, sorted({min(sizes), max(sizes)})))
     return (
-        f"{len(sizes)} clients on {min(sizes)} to {max(sizes)} samples of their own each, that none trains on; in brackets: "
+        f"{len(sizes)} clients on {between} samples of their own each, that none trains on; in brackets: "
         "by more than two standard errors of these samples; mean gain over the start in points, ± its standard error over "
         "clients"
     )
 
 
 def own_beside(one: Summary, other: Summary) -> list[str]:
-    """Compare each client's best encoder of two runs on the same test parts; nothing where these are not the same."""
+    """Compare what clients have after two runs, their own or the global encoder, on test parts that are the same in both."""
     if not one.own or not other.own or _parts(one) != _parts(other):
         return []
     lines = []

@@ -186,6 +186,7 @@ MISTAKES = {
     ("objective=byol", "training.small_crops=2"): "for objective dino, ibot, lejepa, simclr, swav, got objective=byol",
     ("training.small_crops=2",): "objective.form=infonce contrasts two views.*set objective.form=ntxent",
     ("training.small_crops=0",): "training.small_crops.number",
+    (*CROPS, "data.size=4"): "small_crops needs pictures of 8 pixels or more a side, got 4: leave it out",
     (*CROPS, "training.small_crops.size=8"): r"size must be below the views' 8 pixels, got 8: lower it",
     (*CROPS, "training.small_crops.scale=[0.4, 0.05]"): r"the smaller one first, got \[0.4, 0.05\]",
     (*CROPS, "training.views=tests.faulty:views"): "got the function training.views=tests.faulty:views",
