@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from rayfed_ssl.clock.policies import FedAsync
 from rayfed_ssl.clock.schedule import Schedule
 from rayfed_ssl.config.choices import CLOCK_POLICY
 from rayfed_ssl.config.schema import Config
@@ -98,12 +97,6 @@ class Federation(Population):
                 f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} moves the server's weights by single uploads, which "
                 "methods that average weights have, without privacy.secure_sum and privacy.clip, and without exact or svd "
                 "adapters: take fedavg, or clock.policy=synchronous"
-            )
-        adversary = self.config.adversary
-        if clock is not None and isinstance(clock.policy, FedAsync) and getattr(adversary, "sees_honest", False):
-            raise ConfigError(
-                f"{type(adversary).__name__} looks at a step's honest uploads, and clock.policy=fedasync has one upload in "
-                "each step: take clock.policy=fedbuff, or an adversary that sees none, such as sign-flip"
             )
         _ = self.task.start
         if isinstance(recipe := self.task.views.first, OwnView):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from rayfed_ssl.adversaries.adversary import UploadAdversary
 from rayfed_ssl.clock.devices import DEVICES, Device
 from rayfed_ssl.clock.policies import POLICIES
 from rayfed_ssl.clock.schedule import Schedule, Work
@@ -28,7 +29,8 @@ def attach_schedule(federation: Federation) -> Schedule | None:
     """Compute the schedule that a federation's rounds keep to, unless it has it; None without `clock`.
 
     Raises:
-        ConfigError: The devices cannot be drawn, the policy never aggregates, or with fewer uploads than a rule needs.
+        ConfigError: The devices cannot be drawn, the policy never aggregates, or with fewer uploads than a rule or an
+            adversary needs.
     """
     config, clients = federation.config, federation.client_ids
     if (clock := config.clock) is None or federation.schedule is not None:
@@ -40,9 +42,16 @@ def attach_schedule(federation: Federation) -> Schedule | None:
     work, size = work_of(federation), federation.task.cohort_size
     with plugins.named_errors("clock.policy", CLOCK_POLICY.name_of(clock.policy), POLICIES):
         schedule = plan(clock.policy, clients, devices, work, size=size, steps=config.rounds, seed=config.seed)
+    uploads = [len(schedule.contributions(step)) for step in range(1, config.rounds + 1)]
+    adversary, policy = config.adversary, CLOCK_POLICY.name_of(clock.policy)
+    if isinstance(adversary, UploadAdversary) and adversary.sees_honest and max(uploads) < 2:
+        raise ConfigError(
+            f"{type(adversary).__name__} looks at a step's honest uploads, and clock.policy={policy} has one upload in each "
+            "step: take clock.policy=fedbuff, or an adversary that sees none, such as sign-flip"
+        )
     if config.robust is not None:
         try:
-            config.robust.check(min(len(schedule.contributions(step)) for step in range(1, config.rounds + 1)))
+            config.robust.check(min(uploads))
         except ValueError as error:
             raise ConfigError(f"{error}; clock.policy decides how many there are") from error
     federation.schedule = schedule

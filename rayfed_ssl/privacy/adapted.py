@@ -149,9 +149,7 @@ class Adapted(Wrapper):
     """
 
     adapters: Adapters
-    takes_old_versions = property(
-        lambda self: self.method.takes_old_versions and not (self._is("exact") or self._is("svd"))
-    )
+    takes_old_versions = property(lambda self: self.method.takes_old_versions and not self._is("exact", "svd"))
 
     @property
     def upload_fields(self) -> Mapping[str, Declared]:
