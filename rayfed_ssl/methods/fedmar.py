@@ -34,10 +34,10 @@ from torch import Tensor, nn
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.models.vit import patch_size
+from rayfed_ssl.models.vit import num_patches
 from rayfed_ssl.objectives.mae import MAE
 from rayfed_ssl.randomness.draws import move
-from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.objective import Batch, StepOutput, objective_as
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class FedMAR(fedavg.Averaging):
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives and a single visible patch; say where latents are never used."""
-        objective, patches = _objective(task), (task.size // patch_size(task.size)) ** 2
+        objective, patches = _objective(task), num_patches(task.size)
         if objective.visible(patches) < 2:
             raise ValueError(
                 f"fedmar measures distances between an image's visible patches, and 1 of {patches} is visible: lower "
@@ -158,6 +158,4 @@ class FedMAR(fedavg.Averaging):
 
 
 def _objective(task: Task) -> MAE:
-    if not isinstance(task.objective, MAE):
-        raise ValueError(f"fedmar extends MAE, got {type(task.objective).__name__}: set objective=mae")
-    return task.objective
+    return objective_as(MAE, task.objective, "fedmar extends MAE", "mae")

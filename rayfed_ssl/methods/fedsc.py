@@ -39,7 +39,7 @@ from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Weights, sen
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import spectral
 from rayfed_ssl.randomness.draws import draw, move
-from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.objective import Batch, StepOutput, objective_as
 from rayfed_ssl.validation import UnitInterval
 
 
@@ -181,12 +181,7 @@ class FedSC(fedavg.Averaging):
 
 
 def _objective(task: Task) -> spectral.Spectral:
-    if not isinstance(task.objective, spectral.Spectral):
-        raise ValueError(
-            f"fedsc extends the spectral contrast, got {type(task.objective).__name__}: set objective=spectral"
-        )
-    if task.objective.form != "fedsc":
-        raise ValueError(
-            f"fedsc contrasts all pairs of views, got objective.form={task.objective.form}: set it to fedsc"
-        )
-    return task.objective
+    objective = objective_as(spectral.Spectral, task.objective, "fedsc extends the spectral contrast", "spectral")
+    if objective.form != "fedsc":
+        raise ValueError(f"fedsc contrasts all pairs of views, got objective.form={objective.form}: set it to fedsc")
+    return objective

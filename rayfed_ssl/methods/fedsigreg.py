@@ -36,7 +36,7 @@ from rayfed_ssl.methods.fedsc import mean_of_others
 from rayfed_ssl.objectives.lejepa import LeJEPA, characteristic, directions, normality
 from rayfed_ssl.randomness.draws import move
 from rayfed_ssl.randomness.seeds import generator as seeded
-from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.objective import Batch, StepOutput, objective_as
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,4 @@ class FedSIGReg(fedavg.Averaging):
 
 
 def _objective(task: Task) -> LeJEPA:
-    if not isinstance(task.objective, LeJEPA):
-        raise ValueError(f"fedsigreg extends LeJEPA, got {type(task.objective).__name__}: set objective=lejepa")
-    return task.objective
+    return objective_as(LeJEPA, task.objective, "fedsigreg extends LeJEPA", "lejepa")

@@ -33,7 +33,7 @@ from rayfed_ssl.methods.fedavg import Averaging, Download, Upload
 from rayfed_ssl.objectives.fedx import FedXObjective
 from rayfed_ssl.objectives.simclr import nt_xent
 from rayfed_ssl.randomness.seeds import generator
-from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.objective import Batch, StepOutput, objective_as
 
 
 def relational_loss(
@@ -139,8 +139,4 @@ class FedX(Averaging):
 
 
 def _objective(task: Task) -> FedXObjective:
-    if not isinstance(task.objective, FedXObjective):
-        raise ValueError(
-            f"method=fedx has an objective of its own, got {type(task.objective).__name__}: set objective=fedx"
-        )
-    return task.objective
+    return objective_as(FedXObjective, task.objective, "method=fedx has an objective of its own", "fedx")

@@ -36,6 +36,7 @@ from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
 from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training import clustering
+from rayfed_ssl.training.objective import objective_as
 from rayfed_ssl.training.optimizers import SGD
 from rayfed_ssl.training.state_parts import Parts
 from rayfed_ssl.training.step import descend
@@ -203,8 +204,4 @@ def first_projections(weights: Weights, client: Client) -> Tensor:
 
 
 def _objective(task: Task) -> OrchestraObjective:
-    if not isinstance(task.objective, OrchestraObjective):
-        raise ValueError(
-            f"method=orchestra has an objective of its own, got {type(task.objective).__name__}: set objective=orchestra"
-        )
-    return task.objective
+    return objective_as(OrchestraObjective, task.objective, "method=orchestra has an objective of its own", "orchestra")

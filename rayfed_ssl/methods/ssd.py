@@ -34,7 +34,7 @@ from rayfed_ssl.method import Client, Metrics, Model, Task
 from rayfed_ssl.methods.fedavg import Averaging, Download, Upload
 from rayfed_ssl.models.encoders import Encoder
 from rayfed_ssl.objectives.align_uniform import AlignUniform
-from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.objective import Batch, StepOutput, objective_as
 
 
 def num_own(width: int, share: float) -> int:
@@ -131,11 +131,7 @@ class SSD(Averaging):
 
 
 def _objective(task: Task) -> AlignUniform:
-    if not isinstance(task.objective, AlignUniform):
-        raise ValueError(
-            f"ssd extends alignment and uniformity, got {type(task.objective).__name__}: set objective=align-uniform"
-        )
-    return task.objective
+    return objective_as(AlignUniform, task.objective, "ssd extends alignment and uniformity", "align-uniform")
 
 
 def _width(task: Task) -> int:

@@ -47,6 +47,11 @@ def patch_size(size: int) -> int:
     return min(divisors, key=lambda side: (abs(8 * side - size), -side))
 
 
+def num_patches(size: int) -> int:
+    """Count P of an image of `size` pixels a side."""
+    return (size // patch_size(size)) ** 2
+
+
 def positions(side: int, width: int) -> Tensor:
     """Compute sines and cosines of places in a grid of `side` x `side` patches, [1, P, width] (MAE's code).
 

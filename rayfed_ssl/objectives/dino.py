@@ -119,12 +119,21 @@ class DINO(Objective):
             features, students = model(views, *small)
             with torch.no_grad():
                 _, outputs = memory.target(views)
-        teachers = teacher_distribution(outputs, memory.center.mean, self.teacher_temperature)
-        by_view = students.split(len(batch.images))
-        loss = distillation(by_view, teachers.chunk(2), self.student_temperature)
-        if self.koleo:
-            loss = loss + self.koleo * sum(koleo(view) for view in features[: len(views)].chunk(2))
-        return StepOutput(loss, by_view[0], {"mean": outputs.mean(0)})
+        loss = self.between_views(students, outputs, memory.center.mean, features[: len(views)])
+        return StepOutput(loss, students[: len(batch.images)], {"mean": outputs.mean(0)})
+
+    def between_views(self, students: Tensor, outputs: Tensor, center: Tensor, features: Tensor) -> Tensor:
+        """Eq. 3, and KoLeo of both large views.
+
+        Args:
+            students: g_s of all views, one after the other, the large ones first.
+            outputs: g_t of both large views, [2 B, K].
+            center: c.
+            features: f of both large views, [2 B, d].
+        """
+        teachers = teacher_distribution(outputs, center, self.teacher_temperature).chunk(2)
+        loss = distillation(students.split(len(teachers[0])), teachers, self.student_temperature)
+        return loss + self.koleo * sum(koleo(view) for view in features.chunk(2)) if self.koleo else loss
 
     def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Move the teacher, theta_t <- l theta_t + (1 - l) theta_s, and the center, c <- m c + (1 - m) mean(g_t) (Eq. 4)."""

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
-from rayfed_ssl.models.vit import patch_size
-from rayfed_ssl.objectives.dino import DINO, Center, DINOState, distillation, koleo, teacher_distribution
+from rayfed_ssl.models.vit import num_patches
+from rayfed_ssl.objectives.dino import DINO, Center, DINOState, teacher_distribution
 from rayfed_ssl.objectives.mae import shuffled, transformer
 from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training.context import Context
@@ -88,7 +88,7 @@ class IBOT(DINO):
     ) -> StepOutput:
         """The teacher sees both views whole; the student sees them with hidden patches, and small crops whole."""
         views, small = context.stacked_views(batch.images, generator), context.small_views(batch.images, generator)
-        total = (context.size // patch_size(context.size)) ** 2
+        total = num_patches(context.size)
         order = shuffled(draw(torch.rand, len(views), total, generator=generator, device=views.device))
         places = order[:, : max(1, int(total * self.mask_ratio))]
         hidden = torch.zeros_like(order, dtype=torch.bool).scatter_(1, places, True)
@@ -100,12 +100,8 @@ class IBOT(DINO):
             crops = model(*small)[1] if small else students[:0]
             with torch.no_grad():
                 _, outputs, tokens = encoded(memory.target, transformer(memory.target).patches(views), places)
-        sharp = self.teacher_temperature
-        teachers = teacher_distribution(outputs, memory.center.mean[0], sharp)
-        by_view = torch.cat([students, crops]).split(len(batch.images))
-        loss = distillation(by_view, teachers.chunk(2), self.student_temperature)
-        tokenized = teacher_distribution(tokens, memory.center.mean[1], sharp)
+        loss = self.between_views(torch.cat([students, crops]), outputs, memory.center.mean[0], features)
+        tokenized = teacher_distribution(tokens, memory.center.mean[1], self.teacher_temperature)
         loss = loss + self.patch_weight * predicted(patches, tokenized, self.student_temperature)
-        if self.koleo:
-            loss = loss + self.koleo * sum(koleo(view) for view in features.chunk(2))
-        return StepOutput(loss, by_view[0], {"mean": torch.stack([outputs.mean(0), tokens.mean(0)])})
+        updates = {"mean": torch.stack([outputs.mean(0), tokens.mean(0)])}
+        return StepOutput(loss, students[: len(batch.images)], updates)

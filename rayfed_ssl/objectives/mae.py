@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.models import Model
-from rayfed_ssl.models.vit import VisionTransformer, blocks, draw_linear, patch_size, positions
+from rayfed_ssl.models.vit import VisionTransformer, blocks, draw_linear, num_patches, patch_size, positions
 from rayfed_ssl.randomness.draws import draw
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Batch, Head, PerSample, StepOutput
@@ -122,7 +122,7 @@ class MAE(PerSample):
     def inputs(self, context: Context, batch: Batch, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Draw a view of each image, and an order of its patches, of which the first ones are visible."""
         images = context.augment(batch.images, cropped(context.views.first), generator)
-        total = (context.size // patch_size(context.size)) ** 2
+        total = num_patches(context.size)
         return images, shuffled(draw(torch.rand, len(images), total, generator=generator, device=images.device))
 
     def loss_of(self, context: Context, model: Model, *inputs: Tensor) -> StepOutput:

@@ -208,6 +208,20 @@ def state_as(kind: type[State], state: nn.Module) -> State:
     return state
 
 
+Kind = TypeVar("Kind", bound=Objective)
+
+
+def objective_as(kind: type[Kind], objective: Objective, extends: str, name: str) -> Kind:
+    """Give the objective that a method needs, under its type; `extends` says which, and `name` is how it is set.
+
+    Raises:
+        ValueError: It is another.
+    """
+    if not isinstance(objective, kind):
+        raise ValueError(f"{extends}, got {type(objective).__name__}: set objective={name}")
+    return objective
+
+
 def check_loss(objective: Objective, model: Model, output: Any) -> None:
     """Raise ValueError for no StepOutput, a loss that is no scalar tensor, or one without a gradient to trained weights."""
     name = type(objective).__name__
