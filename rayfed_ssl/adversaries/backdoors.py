@@ -53,15 +53,14 @@ class Backdoor(TrainingAdversary, ABC):
 
     def triggered(self, test: ImageSet, seed: int) -> ImageSet:
         """Give the test pictures that are not of the target class, with the whole trigger, under the target's label."""
-        others, draws = self.others(test), generator(derive_seed(seed, Purpose.ADVERSARY))
-        pictures = self.trigger(torch.from_numpy(others), draws)
-        labels = np.full(len(others), self.target(test.classes))
+        rows, draws = self.others(test), generator(derive_seed(seed, Purpose.ADVERSARY))
+        pictures = self.trigger(torch.from_numpy(test.images[rows]), draws)
+        labels = np.full(len(rows), self.target(test.classes))
         return ImageSet(pictures.numpy(), labels, test.classes, split="test")
 
     def others(self, test: ImageSet) -> np.ndarray:
-        """Copy the test pictures that have a class and not the target, uint8 [N, C, H, W]."""
-        pictures: np.ndarray = test.images[(test.labels >= 0) & (test.labels != self.target(test.classes))]
-        return pictures
+        """Find the test pictures that have a class and not the target, int64 [N]."""
+        return np.flatnonzero((test.labels >= 0) & (test.labels != self.target(test.classes)))
 
 
 def insiders(

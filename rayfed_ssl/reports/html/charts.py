@@ -86,6 +86,24 @@ def bar_plot(
     return Plot(key, title, alt, figure, table, note)
 
 
+MOST_PICTURES = 8
+"""Pictures beside each other."""
+
+
+def pictures_plot(key: str, title: str, what: str, rows: Mapping[str, np.ndarray], note: str) -> Plot:
+    """Draw the first pictures of each row, uint8 [M, C, H, W], one row above the other; `what` says of what they are."""
+    height = next(iter(rows.values())).shape[2]
+    number = min(MOST_PICTURES, *map(len, rows.values()))
+    figure, axes = new_axes(height=WIDTH * len(rows) / number + 0.2)
+    strips = [np.concatenate(list(row[:number]), axis=2) for row in rows.values()]
+    picture = np.concatenate(strips, axis=1).transpose(1, 2, 0)
+    axes.imshow(picture.squeeze(2) if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=255)
+    axes.set_yticks([height * (place + 0.5) for place in range(len(rows))], list(rows))
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    return Plot(key, title, f"{number} {what}", figure, None, note)
+
+
 def heatmap(
     values: np.ndarray, *, label: str, low: float | None, high: float | None, ticks: Sequence[tuple[float, str]]
 ) -> Figure:

@@ -12,14 +12,14 @@ from matplotlib.transforms import Bbox
 
 from rayfed_ssl.adversaries.backdoors import Backdoor
 from rayfed_ssl.analysis.embedding import image_features, tsne
+from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.data.partitions import count_samples, random_rows, with_unlabeled
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.reports.figures import MOST_ROWS, partition_figure, public_rows
-from rayfed_ssl.reports.html.charts import Plot
-from rayfed_ssl.reports.html.record_plots import pictures_figure
+from rayfed_ssl.reports.html.charts import MOST_PICTURES, Plot, pictures_plot
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.style import COLORS, HEIGHT, MARKERS, PAPER, clean, legend_below, new_axes
 from rayfed_ssl.reports.table import Table
@@ -83,20 +83,15 @@ def triggered_plot(federation: Federation) -> Plot | None:
     if not isinstance(backdoor := federation.config.adversary, Backdoor):
         return None
     test = federation.dataset.test
-    triggered = backdoor.triggered(test, federation.config.seed)
-    if not len(triggered):
+    rows = backdoor.others(test)[:MOST_PICTURES]
+    if not len(rows):
         return None
-    figure, number = pictures_figure({"original": backdoor.others(test), "with trigger": triggered.images})
+    few = ImageSet(test.images[rows], test.labels[rows], test.classes, split="test")
+    shown = {"original": few.images, "with trigger": backdoor.triggered(few, federation.config.seed).images}
+    what = "test pictures, and below each with the trigger."
     target = clean(test.classes[backdoor.target(test.classes)])
     note = f"The attack succeeds where pictures with the trigger are taken for class {target}."
-    return Plot(
-        "trigger",
-        "Test pictures with the trigger",
-        f"{number} test pictures, and below each with the trigger.",
-        figure,
-        None,
-        note,
-    )
+    return pictures_plot("trigger", "Test pictures with the trigger", what, shown, note)
 
 
 def sample_features(federation: Federation, saved: Export) -> SampleFeatures | None:

@@ -16,10 +16,10 @@ from rayfed_ssl.privacy.robust import DISTANCE, WEIGHT
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.reports.clock_figure import schedule_figure, staleness_of, tasks_of
 from rayfed_ssl.reports.figures import Line, draw_lines, loss_lines
-from rayfed_ssl.reports.html.charts import Plot, bar_plot, heatmap, line_plot
+from rayfed_ssl.reports.html.charts import Plot, bar_plot, heatmap, line_plot, pictures_plot
 from rayfed_ssl.reports.html.page import score_title
 from rayfed_ssl.reports.seed_groups import SeedGroup
-from rayfed_ssl.reports.style import HEIGHT, MUTED, PAPER, WIDTH, legend_below, line_style, new_axes
+from rayfed_ssl.reports.style import HEIGHT, MUTED, PAPER, legend_below, line_style, new_axes
 from rayfed_ssl.reports.summary import CurvePoint, Summary, by_round
 from rayfed_ssl.reports.table import Cell, Table
 
@@ -180,23 +180,9 @@ def client_plot(summary: Summary) -> Plot | None:
 def reconstructions_plot(attack: str, pictures: tuple[int, np.ndarray, np.ndarray]) -> Plot:
     """Draw originals above reconstructions, of a client, uint8 [M, C, H, W] each."""
     client, originals, others = pictures
-    figure, number = pictures_figure({"original": originals, "attack": others})
-    alt = f"{number} pictures of client {client}, and below each what {attack} made of the upload."
-    return Plot(f"audit-{attack}", f"What {attack} reconstructs", alt, figure, None, f"Client {client}.")
-
-
-def pictures_figure(rows: Mapping[str, np.ndarray]) -> tuple[Figure, int]:
-    """Draw the first pictures of each row, uint8 [M, C, H, W], one row above the other; give how many they are."""
-    height = next(iter(rows.values())).shape[2]
-    number = min(8, *map(len, rows.values()))
-    figure, axes = new_axes(height=WIDTH * len(rows) / number + 0.2)
-    strips = [np.concatenate(list(row[:number]), axis=2) for row in rows.values()]
-    picture = np.concatenate(strips, axis=1).transpose(1, 2, 0)
-    axes.imshow(picture.squeeze(2) if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=255)
-    axes.set_yticks([height * (place + 0.5) for place in range(len(rows))], list(rows))
-    axes.set_xticks([])
-    axes.grid(visible=False)
-    return figure, number
+    what = f"pictures of client {client}, and below each what {attack} made of the upload."
+    rows = {"original": originals, "attack": others}
+    return pictures_plot(f"audit-{attack}", f"What {attack} reconstructs", what, rows, f"Client {client}.")
 
 
 def ledger_plot(summary: Summary) -> Plot:
