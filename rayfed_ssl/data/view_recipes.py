@@ -81,13 +81,17 @@ class Views:
     second: ViewRecipe
 
 
+SMALLEST = 4
+"""Pixels of a side of a small crop, at least."""
+
+
 @pydantic_dataclass(frozen=True, kw_only=True)
 class SmallCrops(Validated):
     """Views of small parts of a sample at a lower resolution, beside its two views: SwAV's multi-crop."""
 
     number: PositiveInt
     """n of each sample (SwAV: 6, DINO: 8), which `training.small_crops=6` sets as well; without it there are none."""
-    size: Annotated[int, Field(ge=4)] | None = None
+    size: Annotated[int, Field(ge=SMALLEST)] | None = None
     """Side in pixels; None takes 3/7 of the views' (SwAV, DINO: 96 of 224), rounded to our vision transformers' patches."""
     scale: tuple[float, float] = (0.05, 0.4)
     """Share of the area that a small crop covers (DINO; SwAV: 0.05 to 0.14)."""

@@ -18,7 +18,7 @@ from rayfed_ssl.engine.round_loop import Evaluation, ServerError
 from rayfed_ssl.engine.scoring import measure
 from rayfed_ssl.evaluation.evaluation_input import Subject
 from rayfed_ssl.evaluation.protocols import Linear, Neighbors
-from rayfed_ssl.evaluation.registry import OWN
+from rayfed_ssl.evaluation.registry import OWN, OWN_SAMPLES
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.trees import Weights, frozen
@@ -49,7 +49,7 @@ def score_client(
     """
     begun, architecture = time.perf_counter(), federation.task.architecture(client_id)
     scored = {"start": Encoder(architecture, federation.start_weights(architecture)), **encoders}
-    metrics: Metrics = {f"{OWN}samples": len(federation.own_tests[client_id])}
+    metrics: Metrics = {OWN_SAMPLES: len(federation.own_tests[client_id])}
     try:
         if "personal" not in scored and "global" in scored and _tuning_epochs(federation):
             scored["tuned"], steps = _tuned(federation, round, client_id, scored["global"], kept)

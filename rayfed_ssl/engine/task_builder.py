@@ -12,7 +12,7 @@ from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import own_function
 from rayfed_ssl.data.image_store import Dataset
-from rayfed_ssl.data.view_recipes import OwnView, SmallCrops, views_named
+from rayfed_ssl.data.view_recipes import SMALLEST, OwnView, SmallCrops, views_named
 from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.foreign import plugins
 from rayfed_ssl.models import encoder_info
@@ -105,7 +105,7 @@ def _sized(crops: SmallCrops | None, size: int) -> SmallCrops | None:
     if crops is None:
         return None
     side = crops.size or max(1, round(3 / 7 * size / patch_size(size))) * patch_size(size)
-    if crops.size is None and side < 4:
+    if side < SMALLEST:
         raise ConfigError(f"training.small_crops needs pictures of 8 pixels or more a side, got {size}: leave it out")
     if not side < size:
         raise ConfigError(f"training.small_crops.size must be below the views' {size} pixels, got {side}: lower it")

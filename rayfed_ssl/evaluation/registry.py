@@ -19,6 +19,9 @@ ATTACK_SUCCESS_KNN = f"{ATTACK_SUCCESS}_knn"
 OWN = "own_"
 """How names begin of what is measured of a client on samples of its own; `is_score` is about a common test set."""
 
+OWN_SAMPLES = f"{OWN}samples"
+"""How many samples a client is scored on."""
+
 OWN_ENCODERS = ("global", "personal", "tuned", "start")
 """Encoders by which a client is scored, in the order of tables."""
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Evaluation, RoundOutcome
 from rayfed_ssl.engine.run_watch import RoundLosses
-from rayfed_ssl.evaluation.registry import OWN, OWN_GOALS, is_score
+from rayfed_ssl.evaluation.registry import OWN_GOALS, OWN_SAMPLES, is_score
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.manifest import RoundEntry
 
@@ -33,6 +33,9 @@ EVALUATION_SECONDS = "evaluation_seconds"
 
 MAX_STEPS = 1 << 53
 """Steps of a client in a round that a float counts exactly."""
+
+COUNTS = ("steps", OWN_SAMPLES)
+"""What is counted and no accuracy."""
 
 Row = dict[str, Any]
 
@@ -113,12 +116,11 @@ def lost_round(rounds: Sequence[RoundEntry], metrics: Sequence[Row], ledger: Seq
 def impossible(rows: Sequence[Row], starts: Mapping[str, Metrics]) -> str | None:
     """Find the first accuracy that is none in [0, 1], or number of steps that no run takes; None where all can be."""
     names = {row["name"] for row in rows}
-    accuracies = {name for name in names if is_score(name) or name in OWN_GOALS}
-    counts = {"steps": MAX_STEPS, f"{OWN}samples": MAX_STEPS}
-    measured = [(row["name"], row["value"]) for row in rows if row["name"] in accuracies or row["name"] in counts]
+    most = {name: 1 for name in names if is_score(name) or name in OWN_GOALS} | dict.fromkeys(COUNTS, MAX_STEPS)
+    measured = [(row["name"], row["value"]) for row in rows if row["name"] in most]
     measured += [(name, value) for scores in starts.values() for name, value in scores.items() if is_score(name)]
     for name, value in measured:
-        if not 0 <= value <= counts.get(name, 1):
+        if not 0 <= value <= most.get(name, 1):
             return f"it has {value:g} for {name}"
     return None
 

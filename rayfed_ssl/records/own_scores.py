@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from rayfed_ssl.engine.round_loop import Evaluation
-from rayfed_ssl.evaluation.registry import OWN, OWN_SCORES
+from rayfed_ssl.evaluation.registry import OWN, OWN_SAMPLES, OWN_SCORES
 from rayfed_ssl.formats import MeanStd, standard_error
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.metric_rows import Row, client_of, score_rows
@@ -13,10 +13,8 @@ from rayfed_ssl.records.metric_rows import Row, client_of, score_rows
 OVER_CLIENTS = "clients"
 """The participant of rows that are about all clients with scores of their own."""
 
-SAMPLES = f"{OWN}samples"
-
 OwnScores = Mapping[int, Metrics]
-"""Scores in [0, 1] by name, and `SAMPLES`, by client id."""
+"""Scores in [0, 1] by name, and `OWN_SAMPLES`, by client id."""
 
 
 def own_rows(evaluations: Sequence[Evaluation]) -> list[Row]:
@@ -37,7 +35,7 @@ def own_scores(rows: Iterable[Row], round: int) -> dict[int, Metrics]:
     scores: dict[int, Metrics] = {}
     for row in rows:
         client = client_of(row["participant"])
-        if client is not None and row["round"] == round and row["name"] in (SAMPLES, *OWN_SCORES):
+        if client is not None and row["round"] == round and row["name"] in (OWN_SAMPLES, *OWN_SCORES):
             scores.setdefault(client, {})[row["name"]] = row["value"]
     return scores
 
@@ -67,7 +65,7 @@ def differences(
     for client, metrics in scores.items():
         before = (scores if others is None else others).get(client, {})
         if name in metrics and reference in before and (others is not None or name != reference):
-            error = standard_error(metrics[name], before[reference], int(metrics[SAMPLES]))
+            error = standard_error(metrics[name], before[reference], int(metrics[OWN_SAMPLES]))
             gains[client] = metrics[name] - before[reference], error
     return gains
 
@@ -82,5 +80,5 @@ def deciding_samples(scores: OwnScores, name: str) -> int:
     """Count what the error of a number over clients follows from: test samples, or clients where these are counted."""
     if name.endswith(("_std", "_gaining")):
         return len(scores)
-    total = sum(int(metrics[SAMPLES]) for metrics in scores.values())
+    total = sum(int(metrics[OWN_SAMPLES]) for metrics in scores.values())
     return total * math.ceil(len(scores) / 10) // len(scores) if name.endswith("_worst_tenth") else total

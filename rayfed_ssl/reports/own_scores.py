@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from rayfed_ssl.evaluation.registry import OWN, OWN_ENCODERS
+from rayfed_ssl.evaluation.registry import OWN, OWN_ENCODERS, OWN_SAMPLES
 from rayfed_ssl.formats import DECISIVE, percent
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.records.own_scores import SAMPLES, OwnScores, differences, mean_gain, summarize
+from rayfed_ssl.records.own_scores import OwnScores, differences, mean_gain, summarize
 from rayfed_ssl.reports.summary import SCORES, Summary
 from rayfed_ssl.reports.table import MISSING, Cell, Table
 
@@ -42,7 +42,7 @@ def _gains(gains: Mapping[int, tuple[float, float]]) -> list[str]:
 
 def own_note(scores: OwnScores) -> str:
     """Say what the numbers of `own_table` are of."""
-    sizes = [int(metrics[SAMPLES]) for metrics in scores.values()]
+    sizes = [int(metrics[OWN_SAMPLES]) for metrics in scores.values()]
     between = " to ".join(map(str, sorted({min(sizes), max(sizes)})))
     return (
         f"{len(sizes)} clients on {between} samples of their own each, that none trains on; in brackets: "

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from rayfed_ssl.evaluation.registry import OWN, OWN_ENCODERS
-from rayfed_ssl.records.own_scores import SAMPLES, OwnScores
+from rayfed_ssl.evaluation.registry import OWN, OWN_ENCODERS, OWN_SAMPLES
+from rayfed_ssl.records.own_scores import OwnScores
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.own_scores import own_name, own_note
 from rayfed_ssl.reports.style import HEIGHT, clean, legend_below, mark_style, new_axes
@@ -35,7 +35,7 @@ def own_plot(scores: OwnScores, names: Mapping[int, str]) -> Plot | None:
     legend_below(figure, axes)
     shown = [f"{OWN}{encoder}_linear" for encoder in OWN_ENCODERS]
     rows = [
-        [labels[x], int(scores[client][SAMPLES]), *(Cell.of(scores[client].get(name), "percent") for name in shown)]
+        [labels[x], int(scores[client][OWN_SAMPLES]), *(Cell.of(scores[client].get(name), "percent") for name in shown)]
         for x, client in enumerate(order)
     ]
     title = "Each client on samples of its own"

@@ -67,11 +67,6 @@ def score_title(score: str) -> str:
     attack = {ATTACK_SUCCESS: "attack success, linear probe", ATTACK_SUCCESS_KNN: "attack success, kNN"}
     titles = {"knn": "kNN", "linear": "linear probe", "supervised": "supervised classifier"} | attack
     title = titles.get(base, base)
-    if base in (
-        "knn",
-        "supervised",
-        *attack,
-        *OWN_COLUMNS,
-    ):  # not trained for the score, or a mean: there are no epochs
-        return title
+    if base in ("knn", "supervised", *attack, *OWN_COLUMNS):
+        return title  # nothing is trained for the score, or it has no epochs to choose from
     return f"{title}, {'best' if best else 'last'} epoch"
