@@ -52,7 +52,18 @@ def explain(error: ValidationError, model: type, *, dotted: bool = False) -> Ite
 
 
 def _joined(mistakes: Sequence[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Join what the types of a union say of the same value, each at a place that is named after the type."""
+    """Join what the types of a union say of the same value, each at a place that is named after the type.
+
+    Where one of them says what is wrong further inside, as it is of the value's kind, it alone is heard.
+    """
+    mistakes = list(mistakes)
+    for outer in [each for each in mistakes if each["loc"] and not str(each["loc"][-1]).isidentifier()]:
+        *base, _ = outer["loc"]
+        inner = [each for each in mistakes if [*each["loc"][: len(base)]] == base and _lies_in(each, outer)]
+        for each in inner:
+            mistakes[mistakes.index(each)] = {**each, "loc": (*base, *each["loc"][len(base) + 1 :])}
+        if inner:
+            mistakes.remove(outer)
     for (place, _), together in groupby(mistakes, lambda mistake: (mistake["loc"][:-1], id(mistake["input"]))):
         first, *others = together
         if not others or any(str(each["loc"][-1]).isidentifier() for each in (first, *others)):
@@ -61,6 +72,17 @@ def _joined(mistakes: Sequence[ErrorDetails]) -> Iterator[ErrorDetails]:
         wanted = [each["msg"].removeprefix("Input should be ") for each in others]
         message = " or ".join([first["msg"], *wanted]).replace("a valid tuple", "a list such as [a, b]")
         yield {**first, "loc": place, "msg": message, "type": "union"}
+
+
+def _lies_in(mistake: ErrorDetails, outer: ErrorDetails) -> bool:
+    """Whether a mistake is about a part of the value that an outer mistake is about, one type of a union further in."""
+    value = outer["input"]
+    for part in (path := mistake["loc"][len(outer["loc"]) :]):
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            return False
+    return bool(path) and value is mistake["input"]
 
 
 def _lines(mistakes: Iterable[ErrorDetails], model: type, dotted: bool) -> Iterator[str]:

@@ -6,7 +6,7 @@ that train on something else do so where clients train.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -129,21 +129,27 @@ class Hostile(Wrapper):
         if server.round < adversary.from_round or not (honest or not adversary.sees_honest):
             return uploads
 
-        received = {client_id: dict(leaves(self.method.download(state, client_id))) for client_id in hostile}
-        counts = len(uploads), len(hostile)
+        sources = {
+            client_id: _Source(uploads[client_id], dict(leaves(self.method.download(state, client_id))))
+            for client_id in hostile
+        }
 
-        def sent(strength: float | None = None) -> dict[int, Any]:
+        def sent(strength: float) -> dict[int, Any]:
             forged = dict(uploads)
-            for client_id in hostile:
+            for client_id, source in sources.items():
                 seed = derive_seed(server.task.seed, Purpose.ADVERSARY, round=server.round, participant=client_id)
-                own, draws = uploads[client_id], generator(seed)
-                forged[client_id] = _forged(adversary, own, honest, received[client_id], counts, draws, strength)
+                forged[client_id] = source.forged(adversary, honest, strength, generator(seed))
             return forged
 
-        if not (hostile and adversary.searches):
-            return sent()
-        means = _mean_parameters(honest)
-        return sent(farthest(lambda strength: self._distance(state, sent(strength), means, server)))
+        if not sources:
+            return uploads
+        if adversary.searches:
+            means = _mean_parameters(honest)
+            strength = farthest(lambda tried: self._distance(state, sent(tried), means, server))
+        else:
+            first = next(iter(sources.values()))
+            strength = adversary.strength(lambda: first.parameters(honest), len(uploads), len(hostile))
+        return sent(strength)
 
     def _distance(self, state: Any, uploads: Mapping[int, Any], means: Mapping[str, Tensor], server: Server) -> float:
         """How far what clients receive next is from the mean of honest uploads, over all parameters."""
@@ -166,40 +172,42 @@ def _mean_parameters(honest: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     return means
 
 
-def _forged(
-    adversary: UploadAdversary,
-    upload: Any,
-    honest: Sequence[Mapping[str, Any]],
-    received: Mapping[str, Any],
-    counts: tuple[int, int],
-    draws: torch.Generator,
-    strength: float | None,
-) -> Any:
-    """Make what is sent of an upload; honest ones and the download by path, `counts` of all and of hostile uploads.
+class _Source:
+    """What a hostile client has computed and received, piece by piece beside the honest uploads."""
 
-    `strength` is the adversary's own choice where it is None.
-    """
-    own = {path: leaf for path, leaf in leaves(upload) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
-    rows = {p: v if "/weights/" in p or v.dim() < 2 else adversary.rearrange(v, draws) for p, v in own.items()}
-    zeros = {path: torch.zeros((), dtype=leaf.dtype).expand(leaf.shape) for path, leaf in own.items()}
-    origins = {path: received.get(path, zeros[path]) if "/weights/" in path else zeros[path] for path in own}
+    def __init__(self, upload: Any, received: Mapping[str, Any]) -> None:
+        self.upload = upload
+        self.own = {
+            path: leaf for path, leaf in leaves(upload) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+        }
+        zeros = {path: torch.zeros((), dtype=leaf.dtype).expand(leaf.shape) for path, leaf in self.own.items()}
+        self.origins = {
+            path: received.get(path, zeros[path]) if "/weights/" in path else zeros[path] for path in self.own
+        }
 
-    def pieces(path: str) -> Iterator[Numbers]:
-        alike = [one[path] for one in honest if getattr(one.get(path), "shape", None) == own[path].shape]
-        for piece in differences(origins[path], [rows[path], *alike]):
+    def parameters(self, honest: Sequence[Mapping[str, Any]]) -> Iterator[Numbers]:
+        """Give the pieces that honest clients have as well, but for statistics, as computed."""
+        for path, leaf in self.own.items():
+            if not is_statistic(path):
+                yield from (piece for piece in self._pieces(path, leaf, honest) if len(piece.honest))
+
+    def _pieces(self, path: str, rows: Tensor, honest: Sequence[Mapping[str, Any]]) -> Iterator[Numbers]:
+        alike = [one[path] for one in honest if getattr(one.get(path), "shape", None) == rows.shape]
+        for piece in differences(self.origins[path], [rows, *alike]):
             yield Numbers(piece[0], piece[1:])
 
-    def every(paths: Sequence[str]) -> Callable[[], Iterator[Numbers]]:
-        return lambda: (piece for path in paths for piece in pieces(path) if len(piece.honest))
-
-    if strength is None:
-        strength = adversary.strength(every([p for p in own if not is_statistic(p)]), *counts)
-    forged: dict[int, Tensor] = {}
-    for path, leaf in own.items():
-        sent = [
-            adversary.forge(piece, strength, draws) if len(piece.honest) or not adversary.sees_honest else piece.own
-            for piece in pieces(path)
-        ]
-        value = torch.cat(sent).view(leaf.shape) + origins[path].double()
-        forged[id(leaf)] = (value.clamp(min=0) if path.endswith("running_var") else value).to(leaf.dtype)
-    return map_leaves(lambda leaf: forged.get(id(leaf), leaf), upload)
+    def forged(
+        self, adversary: UploadAdversary, honest: Sequence[Mapping[str, Any]], strength: float, draws: torch.Generator
+    ) -> Any:
+        """Make what is sent of the upload."""
+        plain = [path for path, leaf in self.own.items() if "/weights/" in path or leaf.dim() < 2]
+        rows = {p: leaf if p in plain else adversary.rearrange(leaf, draws) for p, leaf in self.own.items()}
+        forged: dict[int, Tensor] = {}
+        for path, leaf in self.own.items():
+            sent = [
+                adversary.forge(piece, strength, draws) if len(piece.honest) or not adversary.sees_honest else piece.own
+                for piece in self._pieces(path, rows[path], honest)
+            ]
+            value = torch.cat(sent).view(leaf.shape) + self.origins[path].double()
+            forged[id(leaf)] = (value.clamp(min=0) if path.endswith("running_var") else value).to(leaf.dtype)
+        return map_leaves(lambda leaf: forged.get(id(leaf), leaf), self.upload)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from rayfed_ssl.adversaries.omniscient import MinMax
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import Federation
@@ -118,6 +119,20 @@ def test_the_best_strength_moves_a_rule_s_result_farther_than_the_default(open_t
     assert moved("best") > 1.02 * moved("2.0")
 
 
+def test_hostile_clients_share_one_strength_for_the_round(open_tiny: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[float] = []
+
+    def strength(adversary: MinMax, *arguments: Any) -> float:
+        chosen.append(once(adversary, *arguments))
+        return chosen[-1]
+
+    once = MinMax.strength
+    monkeypatch.setattr(MinMax, "strength", strength)
+    play(open_tiny("fedavg", *FIVE, "adversary={name: min-max, clients: 2}"), 2)
+    assert len(chosen) == 2  # rounds
+    assert min(chosen) > 0
+
+
 @pytest.mark.parametrize(("name", "adversary"), [("flesd", "permute"), ("fedmd", "alie"), ("fedca", "permute")])
 def test_methods_that_send_no_weights_are_attacked_by_the_kind_of_what_they_send(
     open_tiny: Open, name: str, adversary: str
@@ -170,6 +185,7 @@ def test_record_and_head_say_who_was_hostile_and_who_was_dropped(tiny: Tiny, tmp
         ),
         (("adversary={name: alie, tau: bset}",), "adversary.tau: input should be a valid number or 'best', got 'bset'"),
         (("adversary={name: alie, clients: a}",), "should be a valid integer or a list such as [a, b], got 'a'"),
+        (("adversary={name: alie, clients: [-1]}",), "adversary.clients.0: input should be greater than or equal to 0"),
         (("adversary={name: alie, clients: 3}",), "adversary.clients=3 leaves none of 3 clients honest"),
         (("adversary={name: alie, clients: [0, 1, 2]}",), "clients=(0, 1, 2) leaves none of 3 clients honest"),
         (("adversary={name: alie, clients: []}",), "adversary.clients names nobody: name a client"),
