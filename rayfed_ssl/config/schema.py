@@ -37,6 +37,7 @@ from rayfed_ssl.errors import ConfigError, is_utf8, nearest
 from rayfed_ssl.foreign import plugins
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.models.adapters import Lora
 from rayfed_ssl.models.libraries import is_library
 from rayfed_ssl.objectives import OBJECTIVES
 
@@ -383,6 +384,11 @@ def _check_method(config: Config) -> None:
         raise ConfigError(
             f"{name} averages weights, so all clients need one architecture, got {', '.join(models)}: remove "
             f"clients.models or take a method for mixed models ({', '.join(mixed)})"
+        )
+    if isinstance(config.model.adapters, Lora) and config.model.adapters.ranks and config.evaluation.diagnostics:
+        raise ConfigError(
+            "evaluation.diagnostics compares clients' updates number by number, and model.adapters.ranks gives them "
+            "different numbers: leave one of both out"
         )
     if objective.needs_labels and method.needs_public:
         raise ConfigError(f"{name} compares representations: a supervised objective has none, take objective=simclr")

@@ -78,13 +78,12 @@ class _Cost:
 
 
 def work_of(federation: Federation) -> Work:
-    """Count what each client's task costs: of each architecture, one client takes a step."""
-    task, representatives = federation.task, dict[str, int]()
-    for client in federation.client_ids:
-        representatives.setdefault(task.architecture(client), client)
+    """Count what each client's task costs: of each architecture and rank of adapters, one client takes a step."""
+    task, adapters = federation.task, federation.config.model.adapters
+    kinds = [(task.architecture(client), adapters and adapters.of_client(client)) for client in federation.client_ids]
     with compute_threads(federation.config.engine.threads):
-        costs = {name: _cost(federation, client) for name, client in representatives.items()}
-    by_client = [costs[task.architecture(client)] for client in federation.client_ids]
+        costs = {kind: _cost(federation, federation.client_ids[kinds.index(kind)]) for kind in dict.fromkeys(kinds)}
+    by_client = [costs[kind] for kind in kinds]
     sizes = [len(federation.shards[client]) for client in federation.client_ids]
     return Work(
         [_trained(size, task.batch, task.drop_last) for size in sizes],

@@ -10,11 +10,13 @@ Running statistics move without gradients, so an encoder with batch-norm has no 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.trees import Weights
@@ -75,6 +77,10 @@ class Adapters(Validated, ABC):
         """Give a model's weights the names and values of a model without adapters."""
         return weights
 
+    def of_client(self, client_id: int) -> "Adapters":
+        """What a client trains; by default what all do."""
+        return self
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lora(Adapters):
@@ -95,6 +101,25 @@ class Lora(Adapters):
     seed draws it ("ffa", FFA-LoRA); the mean of each, with what it lacks of the mean of BA added to W0 ("exact",
     FedEx-LoRA); or the mean of BA brought to rank r ("svd", FlexLoRA).
     """
+    ranks: Annotated[tuple[PositiveInt, ...] | None, Field(min_length=1, exclude_if=lambda ranks: ranks is None)] = None
+    """With "svd", ranks of clients by id, cyclically, of which none is above r: a client has the first columns of B and
+    rows of A, which are those of the largest singular values (FlexLoRA). None gives all clients r.
+    """
+
+    def __post_init__(self) -> None:
+        if self.ranks is None:
+            return
+        if self.aggregation != "svd":
+            raise ValueError(f"ranks need aggregation=svd, got {self.aggregation}: A and B of two ranks have no mean")
+        if (most := max(self.ranks)) > self.rank:
+            raise ValueError(f"ranks are those of clients, none above rank={self.rank}, got {most}: set rank={most}")
+
+    def of_client(self, client_id: int) -> "Lora":
+        """Give a client its rank, and the same scale of BA."""
+        if self.ranks is None:
+            return self
+        rank = self.ranks[client_id % len(self.ranks)]
+        return replace(self, rank=rank, alpha=self.scale * rank, ranks=None)
 
     @property
     def scale(self) -> float:
@@ -137,6 +162,16 @@ class Lora(Adapters):
             weight = weights[f"{layer}.weight"]
             plain[f"{layer}.weight"] = (weight.double() + self.scale * product).to(weight.dtype)
         return plain
+
+
+def of_rank(weights: Weights, rank: int) -> Weights:
+    """Cut A and B among some weights to a rank, or fill them up with zeros, which leaves BA as it is."""
+
+    def fit(name: str, value: Tensor) -> Tensor:
+        more = rank - value.shape[name.endswith(B)] if name.endswith((A, B)) else 0
+        return functional.pad(value, (0, more) if name.endswith(B) else (0, 0, 0, more)) if more else value
+
+    return {name: fit(name, value) for name, value in weights.items()}
 
 
 def products(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -12,7 +12,8 @@ rank K r at most, or as the changed layers where those are smaller; to others go
 transposed, which is right for GPT-2's layers; W of `nn.Linear` is [d_out, d_in], as BA.
 
 With `aggregation=svd` B' = U S and A' = V^T of M's first r singular values (Bai, Chen, Wang, Li, Yao: FlexLoRA, 2024), in
-float64 on the CPU; the largest entry of each column of U is positive. All clients have one rank here.
+float64 on the CPU; the largest entry of each column of U is positive. A client of a smaller rank receives the first columns
+of B' and rows of A', which are those of the largest singular values, and what it sends is filled up with zeros.
 """
 
 import math
@@ -38,7 +39,7 @@ from rayfed_ssl.method import (
     sent,
 )
 from rayfed_ssl.methods.fedavg import Averaging
-from rayfed_ssl.models.adapters import A, Adapters, B, Lora, products
+from rayfed_ssl.models.adapters import A, Adapters, B, Lora, of_rank, products
 from rayfed_ssl.privacy.robust import held_fields
 from rayfed_ssl.privacy.wrapper import Wrapper
 from rayfed_ssl.trees import nbytes
@@ -84,7 +85,7 @@ class Download:
 
 
 class Observed(Mapping[int, Any]):
-    """The inner method's view of uploads, as lazy as they are; sums up products on the way.
+    """The inner method's view of uploads, as lazy as they are and of one rank; sums up products on the way.
 
     Attributes:
         sums: sum_k p_k B_k A_k by layer, float64, of the uploads that have been read.
@@ -92,14 +93,16 @@ class Observed(Mapping[int, Any]):
         factors: p_k with A_k and B_k of each upload, if they are held.
     """
 
-    def __init__(self, uploads: Mapping[int, Any], method: Method, *, holds: bool) -> None:
-        self._uploads, self._method, self._read, self._holds = uploads, method, set[int](), holds
+    def __init__(self, uploads: Mapping[int, Any], method: Method, rank: int, *, holds: bool) -> None:
+        self._uploads, self._method, self._rank, self._holds = uploads, method, rank, holds
+        self._read = set[int]()
         self.sums: dict[str, Tensor] = {}
         self.total = 0.0
         self.factors: list[tuple[float, Weights]] = []
 
     def __getitem__(self, client_id: int) -> Any:
         upload = self._uploads[client_id]
+        upload = replace(upload, weights=of_rank(upload.weights, self._rank))
         if client_id not in self._read:
             self._read.add(client_id)
             factor = self._method.factor(upload)
@@ -181,6 +184,8 @@ class Adapted(Wrapper):
     def download(self, state: ServerState, client_id: int) -> Download:
         """Send what the method sends, and what a client's frozen weights lack."""
         inner, last = self.method.download(state.inner, client_id), state.started.get(client_id)
+        if isinstance(own := self.adapters.of_client(client_id), Lora) and own != self.adapters:
+            inner = replace(inner, weights=of_rank(inner.weights, own.rank))
         if last is None:
             return Download(inner, state.base, state.base, None)
         if not self._is("exact"):
@@ -192,11 +197,11 @@ class Adapted(Wrapper):
 
     def init_client(self, client: Client) -> Any:
         """Remember what the method makes a client remember."""
-        return self.method.init_client(replace(client, task=self._task(client.task)))
+        return self.method.init_client(replace(client, task=self._task(client.task, client_id=client.id)))
 
     def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         """Train adapters as the method trains models."""
-        task = self._task(client.task, download.base)
+        task = self._task(client.task, download.base, client.id)
         return self.method.update_client(download.inner, state, replace(client, task=task))
 
     def update_server(
@@ -209,7 +214,7 @@ class Adapted(Wrapper):
         if not isinstance(self.adapters, Lora) or not isinstance(self.method, Averaging):
             inner, metrics = self.method.update_server(state.inner, uploads, server)
             return replace(after, inner=inner), metrics
-        observed = Observed(uploads, self.method, holds=self._is("exact"))
+        observed = Observed(uploads, self.method, self.adapters.rank, holds=self._is("exact"))
         inner, metrics = self.method.update_server(state.inner, observed, server)
         wanted = {layer: total / observed.total for layer, total in observed.sums.items()}
         if not wanted:
@@ -266,9 +271,15 @@ class Adapted(Wrapper):
                 f"which {kind.__name__} as it is set does not give: take fedavg, fedprox or fedx without privacy, robust "
                 "and adversary, or aggregation=mean"
             )
+        if self._is("svd") and (target := rules.get("target", "reset")) != "reset":
+            raise ValueError(
+                "model.adapters.aggregation=svd turns A and B in each round, and a target that is not reset moves towards "
+                f"turned ones, got method.parts.target={target}: set method.parts.target=reset, or aggregation=mean"
+            )
 
-    def _task(self, task: Task, base: Weights | None = None) -> Task:
-        return replace(task, adapters=self.adapters, base=base)
+    def _task(self, task: Task, base: Weights | None = None, client_id: int | None = None) -> Task:
+        adapters = self.adapters if client_id is None else self.adapters.of_client(client_id)
+        return replace(task, adapters=adapters, base=base)
 
     def _server(self, server: Server, base: Weights) -> Server:
         return replace(server, task=self._task(server.task, base))

@@ -156,7 +156,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg-ffa": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: ffa, where: qkv}}}}", *BYOL),
     "fedavg-exact": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: exact}}}}", *BYOL, *HALF),
     "fedavg-local-b": ("fedavg", f"model={{{VIT}, adapters: lora}}", "method.parts.lora_b=local", *BYOL),
-    "fedavg-svd": ("fedavg", f"model={{{VIT}, adapters: {{name: lora, aggregation: svd, where: qkv}}}}", *BYOL),
+    "fedavg-svd": (
+        "fedavg",
+        f"model={{{VIT}, adapters: {{name: lora, aggregation: svd, ranks: [2, 4, 8], where: qkv}}}}",
+        *BYOL,
+        "method.parts.target=reset",
+    ),
     "fedavg-norms-private": (
         "fedavg",
         f"model={{{VIT}, adapters: norms}}",

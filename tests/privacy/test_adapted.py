@@ -8,7 +8,7 @@ import torch
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.virtual_time import _cost
+from rayfed_ssl.engine.virtual_time import _cost, work_of
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import export_encoder
 from rayfed_ssl.privacy.protection import accounted
@@ -22,6 +22,7 @@ Tiny = Callable[..., Config]
 MODEL = "model={{encoder: vit-micro, projection_dim: 16, adapters: {}}}"
 LORA = MODEL.format("{name: lora, rank: 4, alpha: 6}")
 BYOL = ("objective=byol", "objective.hidden=32")
+SVD = ("model.adapters.aggregation=svd",)
 
 WIDTH, RANK, BLOCKS = 128, 4, 4
 PATCHES = WIDTH * (1 * 2 * 2) + WIDTH + 4 * 4 * WIDTH  # kernel of 2 x 2 on one channel, bias, 4 x 4 positions
@@ -206,6 +207,32 @@ def test_svd_gives_the_nearest_product_of_the_rank_with_one_sign(tiny: Tiny):
     assert bool((left.gather(0, left.abs().argmax(0, keepdim=True)) > 0).all())
 
 
+def test_clients_of_smaller_ranks_have_the_largest_singular_values(tiny: Tiny):
+    ranks = ("model.adapters={name: lora, rank: 4, alpha: 6, aggregation: svd, ranks: [1, 4, 2]}", "clients.number=4")
+    federation = open_afresh(tiny("fedavg", "model={encoder: vit-micro, projection_dim: 16}", *ranks, *MOVING))
+    first, last = play(federation)
+    for client, rank in enumerate((1, 4, 2, 1)):  # cyclically
+        sizes = {
+            ("down", "weights"): FACTORS * rank // 4 + PROJECTOR,
+            ("up", "weights"): FACTORS * rank // 4 + PROJECTOR,
+        }
+        assert sizes.items() <= moved(last, client).items()
+        download = federation.method.download(first.server, client)
+        left, right = (download.weights[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA")
+        whole_left, whole_right = (
+            first.server.inner.weights[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA"
+        )
+        u, s, vt = torch.linalg.svd(whole_left @ whole_right)
+        nearest = u[:, :rank] @ torch.diag(s[:rank]) @ vt[:rank]
+        torch.testing.assert_close(left @ right, nearest, rtol=0, atol=1e-6 * float(s[0]))
+        trained = federation.config.model.adapters.of_client(client)
+        assert (trained.rank, trained.scale) == (rank, 6 / 4)
+    mean = sum(share * b @ a for share, b, a in factors_of(last, LAYER))
+    left, right = (last.server.inner.weights[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA")
+    u, s, vt = torch.linalg.svd(mean)
+    torch.testing.assert_close(left @ right, u[:, :4] @ torch.diag(s[:4]) @ vt[:4], rtol=0, atol=1e-6 * float(s[0]))
+
+
 def test_a_is_shared_and_b_stays_with_its_client(tiny: Tiny):
     federation = open_afresh(tiny("fedavg", LORA, "method.parts.lora_b=local", *MOVING))
     last = play(federation)[-1]
@@ -250,6 +277,13 @@ def test_a_clock_counts_adapters_alone(tiny: Tiny):
     assert _cost(federation, 0).down == FACTORS + PROJECTOR
 
 
+def test_a_clock_counts_each_clients_rank(tiny: Tiny):
+    federation = open_afresh(
+        tiny("fedavg", LORA, *SVD, "model.adapters.ranks=[2, 4]", "clients.number=3", "clock=even")
+    )
+    assert work_of(federation).down == [FACTORS // 2 + PROJECTOR, FACTORS + PROJECTOR, FACTORS // 2 + PROJECTOR]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -264,6 +298,16 @@ def test_a_clock_counts_adapters_alone(tiny: Tiny):
         (
             (LORA, "method.parts.lora_b=local", "model.adapters.aggregation=svd"),
             "svd needs .* FedAvg as it is set does not give",
+        ),
+        (
+            (LORA, *SVD, *BYOL),
+            "target that is not reset .* got method.parts.target=local: set method.parts.target=reset",
+        ),
+        ((LORA, "model.adapters.ranks=[2]"), "ranks need aggregation=svd, got mean"),
+        ((LORA, *SVD, "model.adapters.ranks=[2, 5]"), "none above rank=4, got 5: set rank=5"),
+        (
+            (LORA, *SVD, "model.adapters.ranks=[2]", "evaluation.diagnostics=1"),
+            "compares clients' updates number by number",
         ),
         ((LORA, "model.adapters.aggregation=stack"), "model.adapters.aggregation"),
         ((MODEL.format("loraa"),), "unknown model.adapters 'loraa': did you mean 'lora'"),
