@@ -312,7 +312,7 @@ def _find_folder(path: Path, download: bool, columns: Columns) -> Source:
     has_sites = group == SITE and not table.is_file()
     if group is not None and not (has_sites or table.is_file()):
         raise ValueError(
-            f"there is no column {group} without {table}: write one with the columns file_name and "
+            f"there is no column {group!r} without {table}: write one with the columns file_name and "
             f"{group}, or take {SITE}, the directories above those of classes"
         )
     train = by_class(root, passed, level=int(has_sites))

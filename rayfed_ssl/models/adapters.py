@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
 from rayfed_ssl.trees import Weights
 from rayfed_ssl.validation import Validated
@@ -59,9 +59,9 @@ class Adapters(Validated, ABC):
         """Freeze an encoder in place but for what these adapters train, and add what they add.
 
         Raises:
-            ValueError: The encoder has batch-norm, or none of the layers.
+            ValueError: The encoder has running statistics, or none of the layers.
         """
-        if any(isinstance(layer, _BatchNorm) for layer in encoder.modules()):
+        if any(isinstance(layer, _NormBase) and layer.track_running_stats for layer in encoder.modules()):
             raise ValueError(
                 f"model.adapters freezes weights, and batch-norm of encoder {name} moves without gradients: take a vision "
                 "transformer (vit-micro, vit-tiny, timm:vit_...) or group norm (cnn-group)"

@@ -454,6 +454,6 @@ def test_the_columns_of_a_folder_are_those_of_its_metadata(split, table, tmp_pat
         open_dataset("folder", group="nest", **options)
     file.unlink()
     with pytest.raises(
-        ValueError, match=r"there is no column nest without .*metadata\.csv: write one with the columns"
+        ValueError, match=r"there is no column 'nest' without .*metadata\.csv: write one with the columns"
     ):
         open_dataset("folder", group="nest", **options)

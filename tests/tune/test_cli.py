@@ -21,6 +21,7 @@ from rayfed_ssl.engine.phase_timer import phases_text
 from rayfed_ssl.evaluation.registry import PROTOCOLS
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.models.adapters import ADAPTERS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import summarize
@@ -279,6 +280,7 @@ LISTS = {
     "datasets": DATASETS,
     "models": ENCODERS,
     "views": VIEWS,
+    "adapters": ADAPTERS,
     "recipes": recipe_names(),
 }
 
@@ -378,7 +380,7 @@ ERRORS = {
     "reproduction": (["reproduce", "flesd-table"], "there is no reproduction 'flesd-table': did you mean"),
     "no list": (
         ["list"],
-        "name a list: methods, objectives, optimizers, datasets, partitions, models, views, protocols, rules, ",
+        "name a list: methods, objectives, optimizers, datasets, partitions, models, views, protocols, adapters, ",
     ),
     "list": (["list", "method"], "there is no list of 'method': did you mean 'methods'?"),
 }

@@ -13,8 +13,8 @@ def list_names(
     kind: Annotated[
         str,
         typer.Argument(
-            help="methods, objectives, optimizers, datasets, partitions, models, views, protocols, rules, adversaries, "
-            "attacks, recipes, reproductions, sweeps or benchmarks"
+            help="methods, objectives, optimizers, datasets, partitions, models, views, protocols, adapters, rules, "
+            "adversaries, attacks, recipes, reproductions, sweeps or benchmarks"
         ),
     ] = "",
 ) -> None:
@@ -31,7 +31,7 @@ def list_names(
 def _configurable(kind: str) -> dict[str, str]:
     """Describe what a key of the configuration can name, installed plug-ins included."""
     from rayfed_ssl.attacks import ATTACK
-    from rayfed_ssl.config.choices import ADVERSARY, METHOD, OBJECTIVE, OPTIMIZER, PARTITION, ROBUST
+    from rayfed_ssl.config.choices import ADVERSARY, METHOD, MODEL_ADAPTERS, OBJECTIVE, OPTIMIZER, PARTITION, ROBUST
     from rayfed_ssl.data.datasets import DATASETS, dataset_info
     from rayfed_ssl.data.view_recipes import VIEWS
     from rayfed_ssl.evaluation.registry import PROTOCOLS
@@ -64,6 +64,7 @@ def _configurable(kind: str) -> dict[str, str]:
         "models": (plugins.names("encoder", ENCODERS), lambda name: encoder_info(name).description),
         "views": (VIEWS, views),
         "protocols": (PROTOCOLS, lambda name: f"{PROTOCOLS[name].description}; {PROTOCOLS[name].source}"),
+        "adapters": (MODEL_ADAPTERS.names(), lambda name: plugins.summary(MODEL_ADAPTERS.target(name))),
         "rules": (ROBUST.names(), lambda name: plugins.summary(ROBUST.target(name))),
         "adversaries": (ADVERSARY.names(), lambda name: plugins.summary(ADVERSARY.target(name))),
         "attacks": (ATTACK.names(), lambda name: plugins.summary(ATTACK.target(name))),
@@ -102,6 +103,7 @@ CONFIGURABLE = (
     "models",
     "views",
     "protocols",
+    "adapters",
     "rules",
     "adversaries",
     "attacks",
