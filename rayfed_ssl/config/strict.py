@@ -56,7 +56,8 @@ def _joined(mistakes: Sequence[ErrorDetails]) -> Iterator[ErrorDetails]:
 
     Where one of them says what is wrong further inside, as it is of the value's kind, it alone is heard.
     """
-    mistakes = list(mistakes)
+    inside = {mistake["loc"][:-1] for mistake in mistakes}  # where an item is wrong, a list is called too short as well
+    mistakes = [each for each in mistakes if each["type"] != "too_short" or each["loc"] not in inside]
     for outer in [each for each in mistakes if each["loc"] and not str(each["loc"][-1]).isidentifier()]:
         *base, _ = outer["loc"]
         inner = [each for each in mistakes if [*each["loc"][: len(base)]] == base and _lies_in(each, outer)]

@@ -304,6 +304,7 @@ def test_a_clock_counts_each_clients_rank(tiny: Tiny):
             "target that is not reset .* got method.parts.target=local: set method.parts.target=reset",
         ),
         ((LORA, "model.adapters.ranks=[2]"), "ranks need aggregation=svd, got mean"),
+        ((LORA, *SVD, "model.adapters.ranks=[0]"), r"^model.adapters.ranks.0: input should be greater than 0, got 0$"),
         ((LORA, *SVD, "model.adapters.ranks=[2, 5]"), "none above rank=4, got 5: set rank=5"),
         (
             (LORA, *SVD, "model.adapters.ranks=[2]", "evaluation.diagnostics=1"),
