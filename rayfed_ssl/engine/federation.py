@@ -29,7 +29,7 @@ from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
-from rayfed_ssl.privacy.protection import accounted, defended, enclosed
+from rayfed_ssl.privacy.protection import accounted, defended, enclosed, ruled
 from rayfed_ssl.randomness.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.context import cohort_size
 from rayfed_ssl.training.task import Task
@@ -62,6 +62,7 @@ class Federation(Population):
     Attributes:
         task: Models, local training and device.
         method: The method, with what protects it and what it is defended by, of adapters where there are some.
+        honest: The same where nobody is hostile, by which costs are counted.
         notes: What the run does otherwise than asked, for the user to read.
         resident: Shards that stay on a GPU.
         schedule: What `virtual_time.attach_schedule` computes; rounds keep to it.
@@ -75,6 +76,7 @@ class Federation(Population):
         self.task = replace(build_task(config, dataset), num_clients=len(shards))
         method = defended(config, shards, dataset.train, self.task)
         self.method: Method = enclosed(config, method, largest)
+        self.honest: Method = enclosed(config, ruled(config), largest)
         self.schedule: Schedule | None = None
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
         self.notes = (

@@ -106,7 +106,7 @@ def _cost(federation: Federation, client: int) -> _Cost:
     dry, device = copy(federation), torch.device("cpu")
     rows = federation.shards[client][: federation.task.batch]
     dry.shards, dry.resident = {**federation.shards, client: rows}, ResidentShards(lambda: 0)
-    precision = choose_precision(device, "fp32")
+    dry.method, precision = federation.honest, choose_precision(device, "fp32")
     dry.task = replace(federation.task, device=device, precision=precision, captures=None, epochs=1)
     state = dry.init_server()
     download = dry.method.download(state, client)

@@ -81,11 +81,15 @@ class FedMAR(fedavg.Averaging):
     """FedAvg with MAE whose latents are held near everybody's."""
 
     sends: ClassVar = Upload
-    follows_rounds: ClassVar = True
     first: NonNegativeFloat = 0.1
     """gamma in round 1 (code)."""
     last: NonNegativeFloat = 0.001
     """gamma towards which it falls (code)."""
+
+    @property
+    def follows_rounds(self) -> bool:
+        """Gamma falls over all rounds."""
+        return self.first != self.last
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives and a single visible patch; say where latents are never used."""

@@ -15,11 +15,13 @@ Deviations:
 - A target stays with its client, as the objective's rules say.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from torch import Tensor
 
 from rayfed_ssl.method import Client, Empty, Metrics, Rule, Task, Weights
 from rayfed_ssl.methods import fedavg
@@ -34,7 +36,7 @@ class ClientState:
     divergence: float
 
 
-def convolutions(weights: Weights) -> list[str]:
+def convolutions(weights: Mapping[str, Tensor]) -> list[str]:
     """Name the weights of the encoder's convolutions, without shortcuts."""
     return [
         name for name, value in weights.items() if name.startswith("encoder.") and "conv" in name and value.dim() == 4
@@ -68,9 +70,10 @@ def check_averaged(method: fedavg.Averaging, task: Task, *parts: str) -> None:
             raise ValueError(
                 f"{name} decides about the {part} itself, got method.parts.{part}={rules[part]}: remove it or take fedavg"
             )
-    if not convolutions(task.blank(task.encoder).state_dict()):
+    if not convolutions({n: v for n, v in task.blank(task.encoder).named_parameters() if v.requires_grad}):
+        frozen = "" if task.adapters is None else " that model.adapters trains"
         raise ValueError(
-            f"{name} measures divergence on convolutions, and encoder {task.encoder} has none: take another"
+            f"{name} measures divergence on convolutions, and encoder {task.encoder} has none{frozen}: take another"
         )
 
 

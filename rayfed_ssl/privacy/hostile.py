@@ -115,7 +115,7 @@ class Hostile(Wrapper):
             uploads = self._with_forged(self.adversary, state, dict(uploads.items()), server)
         present = list(uploads)
         after, metrics = self.method.update_server(state, uploads, server)
-        if any(name.startswith(WEIGHT) for name in metrics):
+        if server.round >= self.adversary.from_round and any(name.startswith(WEIGHT) for name in metrics):
             dropped = [client_id for client_id in present if metrics.get(f"{WEIGHT}{client_id}") == 0]
             found = sum(client_id in self.insiders for client_id in dropped)
             metrics = metrics | {"hostile_found": float(found), "honest_lost": float(len(dropped) - found)}
@@ -186,10 +186,10 @@ class _Source:
         }
 
     def parameters(self, honest: Sequence[Mapping[str, Any]]) -> Iterator[Numbers]:
-        """Give the pieces that honest clients have as well, but for statistics, as computed."""
+        """Give the pieces that all honest clients have as well, but for statistics, as computed."""
         for path, leaf in self.own.items():
             if not is_statistic(path):
-                yield from (piece for piece in self._pieces(path, leaf, honest) if len(piece.honest))
+                yield from (piece for piece in self._pieces(path, leaf, honest) if len(piece.honest) == len(honest) > 0)
 
     def _pieces(self, path: str, rows: Tensor, honest: Sequence[Mapping[str, Any]]) -> Iterator[Numbers]:
         alike = [one[path] for one in honest if getattr(one.get(path), "shape", None) == rows.shape]
@@ -210,4 +210,8 @@ class _Source:
             ]
             value = torch.cat(sent).view(leaf.shape) + self.origins[path].double()
             forged[id(leaf)] = (value.clamp(min=0) if path.endswith("running_var") else value).to(leaf.dtype)
+            if not bool(forged[id(leaf)].isfinite().all()):
+                raise ValueError(
+                    f"what {type(adversary).__name__} sends as {path} is not finite, which no server takes: lower its scale"
+                )
         return map_leaves(lambda leaf: forged.get(id(leaf), leaf), self.upload)

@@ -22,7 +22,7 @@ from rayfed_ssl.aggregation.weighted_mean import PIECE, weighted_mean
 from rayfed_ssl.method import Client, Declared, Encoder, Method, Metrics, Server, Task, Weights, one_by_one
 from rayfed_ssl.privacy.client_level import map_fields, with_variances
 from rayfed_ssl.privacy.wrapper import Wrapper
-from rayfed_ssl.training.state_parts import is_statistic
+from rayfed_ssl.training.state_parts import is_state, is_statistic, part_of
 
 WEIGHT, DISTANCE = "robust_weight_", "robust_distance_"
 """Beginnings of the names of a client's weight in z, and of the distance of its parameters from z; its id follows."""
@@ -219,8 +219,12 @@ def _gram(received: Weights, weights: Sequence[Weights], names: Sequence[str]) -
 
 
 def _added(changes: Weights | None, received: Weights, sent: Weights) -> Weights:
-    """Add a client's change of its parameters to its earlier ones."""
-    names = [name for name, value in received.items() if value.is_floating_point() and not is_statistic(name)]
+    """Add a client's change of its trained parameters to its earlier ones; a target's come down from the second round on."""
+    names = [
+        name
+        for name, value in received.items()
+        if value.is_floating_point() and not is_statistic(name) and not is_state(part_of(name))
+    ]
     return {name: sent[name] - received[name] + (0 if changes is None else changes[name]) for name in names}
 
 

@@ -13,7 +13,8 @@ from rayfed_ssl.adversaries.omniscient import MinMax
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.virtual_time import attach_schedule
+from rayfed_ssl.engine.round_loop import ServerError
+from rayfed_ssl.engine.virtual_time import attach_schedule, work_of
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.progress import RunProgress
 from rayfed_ssl.records.run_record import RunRecord
@@ -119,6 +120,38 @@ def test_the_best_strength_moves_a_rule_s_result_farther_than_the_default(open_t
     assert moved("best") > 1.02 * moved("2.0")
 
 
+def test_numbers_that_are_not_finite_are_not_sent(open_tiny: Open) -> None:
+    with pytest.raises(ServerError, match=r"what Gaussian sends as .* is not finite, .* lower its scale"):
+        play(open_tiny("fedavg", *FIVE, "adversary={name: gaussian, clients: 1, std: 2.0e+38}"), 1)
+
+
+def test_min_max_looks_at_what_all_honest_clients_have(open_tiny: Open) -> None:
+    """Dictionaries have as many rows as samples."""
+    some = ("clients.number=4", "partition=iid", "data.train_limit=70", "public=fraction:0.1")
+    assert play(open_tiny("fedca", *some, "adversary={name: min-max, clients: [0]}"), 1)
+
+
+def test_foolsgold_remembers_what_clients_train_and_no_target(open_tiny: Open) -> None:
+    target = ("objective=byol", "objective.hidden=32", "method.parts.target=averaged")
+    assert play(open_tiny("fedavg", *FIVE, *target, "robust={name: foolsgold, hostile: 1}"), 2)
+
+
+def test_before_the_attack_nobody_is_found(open_tiny: Open) -> None:
+    settings = ("robust=krum", "adversary={name: sign-flip, clients: [1], from_round: 2}")
+    first, second = play(open_tiny("fedavg", *FIVE, *settings), 2)
+    assert "hostile_found" not in first.metrics
+    assert "hostile_found" in second.metrics
+
+
+@pytest.mark.parametrize("name", ["ssl-backdoor, size: 3, target_class: 1", "bad-encoder, size: 3, target_class: 1"])
+def test_a_virtual_time_does_not_depend_on_who_is_hostile(open_tiny: Open, name: str) -> None:
+    plain, attacked = (
+        work_of(open_tiny("fedavg", *FIVE, "clock=even", *adversary))
+        for adversary in ((), (f"adversary={{name: {name}, clients: [0]}}",))
+    )
+    assert attacked == plain
+
+
 def test_hostile_clients_share_one_strength_for_the_round(open_tiny: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[float] = []
 
@@ -183,6 +216,11 @@ def test_record_and_head_say_who_was_hostile_and_who_was_dropped(tiny: Tiny, tmp
             ("robust={name: norm-bound, length: 2.0, quantile: 0.3}",),
             "robust.quantile has no meaning beside robust.length",
         ),
+        (
+            ("method=fedema", "objective=byol", "objective.hidden=32", "model={encoder: cnn-group, adapters: norms}"),
+            "encoder cnn-group has none that model.adapters trains",
+        ),
+        (("robust={name: flame, hostile: 0}", "clients.fraction=0.1"), "needs 2 uploads in a round, got 1"),
         (("adversary={name: alie, tau: bset}",), "adversary.tau: input should be a valid number or 'best', got 'bset'"),
         (("adversary={name: alie, clients: a}",), "should be a valid integer or a list such as [a, b], got 'a'"),
         (("adversary={name: alie, clients: [-1]}",), "adversary.clients.0: input should be greater than or equal to 0"),

@@ -1,7 +1,7 @@
 """Rules that bound how far one upload reaches.
 
 Centered clipping: Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021, from the
-weights that clients received. An attack that uses the past breaks it (arXiv 2208.09894).
+weights that clients received in each round; the paper goes on from the last round's result.
 
 Norm bound: Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019, without its noise.
 """

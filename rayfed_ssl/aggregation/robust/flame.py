@@ -20,6 +20,11 @@ class FLAME(GramRule):
     noise: NonNegativeFloat = 0.001
     """lambda: the deviation of the noise over the median length; 0.001 for images (paper)."""
 
+    @property
+    def least(self) -> int:
+        """A cluster has two uploads at least."""
+        return max(2, super().least)
+
     def weights(self, gram: Tensor) -> Tensor:
         """HDBSCAN by cosine distance, of which a cluster has more than half of the uploads; outliers get no weight."""
         from sklearn.cluster import HDBSCAN

@@ -27,8 +27,8 @@ def cosines(gram: Tensor) -> Tensor:
 
 
 def shares_within(norms: Tensor, bound: Tensor | float) -> Tensor:
-    """Factors [n] that bring norms to a bound at most; 1 of what is 0."""
-    return (bound / norms.where(norms > 0, 1.0)).clamp(max=1.0)
+    """Factors [n] that bring norms to a bound at most; 1 of what is within."""
+    return torch.where(norms > bound, bound / norms, 1.0)
 
 
 def even(rows: Tensor, number: int) -> Tensor:

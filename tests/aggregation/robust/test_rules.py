@@ -16,6 +16,7 @@ from rayfed_ssl.aggregation.robust.flame import FLAME
 from rayfed_ssl.aggregation.robust.fltrust import FLTrust
 from rayfed_ssl.aggregation.robust.foolsgold import FoolsGold
 from rayfed_ssl.aggregation.robust.geometric_median import GeometricMedian
+from rayfed_ssl.aggregation.robust.geometry import shares_within
 from rayfed_ssl.aggregation.robust.krum import Krum, MultiKrum
 from rayfed_ssl.privacy.robust import combine
 from tests.tensors import seeded
@@ -141,6 +142,18 @@ def test_one_upload_far_away_moves_the_result_by_a_bounded_amount(name: str) -> 
     assert math.dist(rows.mean(dim=0), far.mean(dim=0)) > 1e5
 
 
+def test_the_geometric_median_is_reached_with_nearly_half_of_the_uploads_far_away() -> None:
+    rows = honest(9)
+    far = rows.clone()
+    far[5:] = 1e6
+    assert math.dist(result(GeometricMedian(hostile=4), far.tolist()), rows[:5].mean(dim=0).tolist()) < 3.0
+
+
+def test_what_is_within_a_bound_stays_as_it_is() -> None:
+    assert shares_within(torch.tensor([0.0, 2.0, 4.0]), 1.0).tolist() == [1.0, 0.5, 0.25]
+    assert shares_within(torch.tensor([0.0, 2.0]), 0.0).tolist() == [1.0, 0.0]
+
+
 @pytest.mark.parametrize("before", ["nnm", "bucketing", "arc"])
 def test_what_mixes_before_keeps_equal_uploads(before: Any) -> None:
     same = honest()[:1].expand(11, 5).tolist()
@@ -149,7 +162,7 @@ def test_what_mixes_before_keeps_equal_uploads(before: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "least"), [(Krum(hostile=2), 7), (Bulyan(hostile=2), 11), (Median(hostile=2), 5), (FLAME(hostile=0), 1)]
+    ("rule", "least"), [(Krum(hostile=2), 7), (Bulyan(hostile=2), 11), (Median(hostile=2), 5), (FLAME(hostile=0), 2)]
 )
 def test_too_few_uploads_are_refused_with_the_bound(rule: Any, least: int) -> None:
     rule.check(least)
