@@ -93,12 +93,14 @@ def _tuned(
     """Train the global encoder on a client's samples, as a training of its own; give it, and the steps that it took.
 
     It minimizes the run's objective with the run's optimizer, whose schedule spans these epochs. Heads that stay with the
-    client are its own; what an objective remembers besides its model begins anew.
+    client are its own; what an objective remembers besides its model begins anew, as do adapters, on the merged encoder.
     """
-    task, seed = federation.task, federation.config.seed
+    adapters, seed = federation.config.model.adapters, federation.config.seed
+    task = replace(federation.task, adapters=adapters and adapters.of_client(client_id))
     participant = {"round": round, "participant": client_id}
     with seeded_globally(derive_seed(seed, Purpose.DROPOUT, **participant), task.device):
         random = generator(derive_seed(seed, Purpose.TUNING, **participant))
         model = task.model(encoder.weights | kept, encoder.architecture)
         metrics = task.fit(model, federation.client_shard(client_id), random, epochs=_tuning_epochs(federation))
-    return replace(encoder, weights=frozen(model.state_dict())), metrics["steps"]
+    weights = frozen(model.state_dict())
+    return replace(encoder, weights=task.adapters.merged(weights) if task.adapters else weights), metrics["steps"]

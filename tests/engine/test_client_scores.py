@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rayfed_ssl import Config, resume, run
-from rayfed_ssl.engine.client_scores import encoders_of_client, score_client
+from rayfed_ssl.engine.client_scores import _tuned, encoders_of_client, score_client
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Evaluation, Observer
 from rayfed_ssl.evaluation.knn import knn_accuracy
@@ -56,6 +56,22 @@ def test_the_global_encoder_is_tuned_for_as_many_epochs_as_are_asked_for(open_ti
     assert 3 * steps[1] == steps[3] > 0
     none = open_tiny("fedavg", TESTED, "evaluation.tuning_epochs=0")
     assert "own_tuned_knn" not in score_client(none, 1, 0, encoders, {}).metrics
+
+
+@pytest.mark.parametrize(
+    ("adapters", "moved"),
+    [("{name: lora, rank: 2, where: qkv}", "attention.qkv.weight"), ("norms", "norm"), ("head", "-")],
+)
+def test_tuning_trains_adapters_alone_and_gives_a_merged_encoder(open_tiny: Open, adapters: str, moved: str) -> None:
+    federation = open_tiny("fedavg", TESTED, f"model={{encoder: vit-micro, adapters: {adapters}}}")
+    before = Encoder("vit-micro", federation.task.initial_weights())
+    after = _tuned(federation, 1, 0, before, {})[0].weights
+    assert after.keys() == before.weights.keys()
+    changed = {name for name, value in after.items() if not torch.equal(value, before.weights[name])}
+    assert any(name.startswith("projector.") for name in changed)
+    encoder = {name for name in changed if name.startswith("encoder.")}
+    assert bool(encoder) == (adapters != "head")
+    assert all(moved in name for name in encoder)
 
 
 def test_a_client_that_keeps_an_encoder_is_scored_by_it_and_nothing_is_tuned(open_tiny: Open) -> None:
