@@ -54,17 +54,19 @@ def explain(error: ValidationError, model: type, *, dotted: bool = False) -> Ite
 def _joined(mistakes: Sequence[ErrorDetails]) -> Iterator[ErrorDetails]:
     """Join what the types of a union say of the same value, each at a place that is named after the type.
 
-    Where one of them says what is wrong further inside, as it is of the value's kind, it alone is heard.
+    Where one of them says what is wrong further inside, one level down, as it is of the value's kind, it alone is heard
+    beside numbers with bounds, which pydantic names "constrained-", as no key is named.
     """
     inside = {mistake["loc"][:-1] for mistake in mistakes}  # where an item is wrong, a list is called too short as well
     mistakes = [each for each in mistakes if each["type"] != "too_short" or each["loc"] not in inside]
-    for outer in [each for each in mistakes if each["loc"] and not str(each["loc"][-1]).isidentifier()]:
+    for outer in [each for each in mistakes if str((*each["loc"], "")[-2:][0]).startswith("constrained-")]:
         *base, _ = outer["loc"]
-        inner = [each for each in mistakes if [*each["loc"][: len(base)]] == base and _lies_in(each, outer)]
-        for each in inner:
-            mistakes[mistakes.index(each)] = {**each, "loc": (*base, *each["loc"][len(base) + 1 :])}
-        if inner:
-            mistakes.remove(outer)
+        inner = {id(each) for each in mistakes if [*each["loc"][: len(base)]] == base and _lies_in(each, outer)}
+        mistakes = [
+            {**each, "loc": (*base, *each["loc"][len(base) + 1 :])} if id(each) in inner else each
+            for each in mistakes
+            if not (inner and each is outer)
+        ]
     for (place, _), together in groupby(mistakes, lambda mistake: (mistake["loc"][:-1], id(mistake["input"]))):
         first, *others = together
         if not others or any(str(each["loc"][-1]).isidentifier() for each in (first, *others)):
