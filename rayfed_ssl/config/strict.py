@@ -59,11 +59,11 @@ def _joined(mistakes: Sequence[ErrorDetails]) -> Iterator[ErrorDetails]:
     """
     inside = {mistake["loc"][:-1] for mistake in mistakes}  # where an item is wrong, a list is called too short as well
     mistakes = [each for each in mistakes if each["type"] != "too_short" or each["loc"] not in inside]
-    for outer in [each for each in mistakes if str((*each["loc"], "")[-2:][0]).startswith("constrained-")]:
-        *base, _ = outer["loc"]
-        inner = {id(each) for each in mistakes if [*each["loc"][: len(base)]] == base and _lies_in(each, outer)}
+    for outer in [each for each in mistakes if "".join(map(str, each["loc"][-1:])).startswith("constrained-")]:
+        base = outer["loc"][:-1]
+        inner = {id(each) for each in mistakes if each["loc"][: len(base)] == base and _lies_in(each, outer)}
         mistakes = [
-            {**each, "loc": (*base, *each["loc"][len(base) + 1 :])} if id(each) in inner else each
+            {**each, "loc": base + each["loc"][len(base) + 1 :]} if id(each) in inner else each
             for each in mistakes
             if not (inner and each is outer)
         ]

@@ -126,7 +126,7 @@ class Hostile(Wrapper):
     ) -> dict[int, Any]:
         hostile = [client_id for client_id in uploads if client_id in self.insiders]
         honest = [dict(leaves(upload)) for client_id, upload in uploads.items() if client_id not in self.insiders]
-        if server.round < adversary.from_round or not (honest or not adversary.sees_honest):
+        if server.round < adversary.from_round or not hostile or (adversary.sees_honest and not honest):
             return uploads
 
         sources = {
@@ -141,13 +141,11 @@ class Hostile(Wrapper):
                 forged[client_id] = source.forged(adversary, honest, strength, generator(seed))
             return forged
 
-        if not sources:
-            return uploads
         if adversary.searches:
             means = _mean_parameters(honest)
             strength = farthest(lambda tried: self._distance(state, sent(tried), means, server))
         else:
-            first = next(iter(sources.values()))
+            first = sources[hostile[0]]
             strength = adversary.strength(lambda: first.parameters(honest), len(uploads), len(hostile))
         return sent(strength)
 
@@ -200,8 +198,7 @@ class _Source:
         self, adversary: UploadAdversary, honest: Sequence[Mapping[str, Any]], strength: float, draws: torch.Generator
     ) -> Any:
         """Make what is sent of the upload."""
-        plain = [path for path, leaf in self.own.items() if "/weights/" in path or leaf.dim() < 2]
-        rows = {p: leaf if p in plain else adversary.rearrange(leaf, draws) for p, leaf in self.own.items()}
+        rows = {p: v if "/weights/" in p or v.dim() < 2 else adversary.rearrange(v, draws) for p, v in self.own.items()}
         forged: dict[int, Tensor] = {}
         for path, leaf in self.own.items():
             sent = [

@@ -15,7 +15,7 @@ from rayfed_ssl.privacy.protection import accounted
 from rayfed_ssl.runs import run
 from rayfed_ssl.storage.encoder_file import load_encoder
 from rayfed_ssl.testing.trial import Round, open_afresh, play
-from rayfed_ssl.trees import leaves, nbytes
+from rayfed_ssl.trees import Weights, leaves, nbytes
 
 Tiny = Callable[..., Config]
 
@@ -195,42 +195,38 @@ def test_factors_larger_than_the_layers_are_sent_as_layers(tiny: Tiny):
     assert nbytes(download.frozen) == 4 * BLOCKS * 12 * WIDTH**2
 
 
+def check_nearest(weights: Weights, product: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Check that B A is the nearest product of a rank; give both."""
+    left, right = (weights[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA")
+    u, s, vt = torch.linalg.svd(product)
+    nearest = u[:, :rank] @ torch.diag(s[:rank]) @ vt[:rank]
+    torch.testing.assert_close(left @ right, nearest, rtol=0, atol=1e-6 * float(s[0]))  # float32 factors
+    return left, right
+
+
 def test_svd_gives_the_nearest_product_of_the_rank_with_one_sign(tiny: Tiny):
-    federation = open_afresh(tiny("fedavg", LORA, "model.adapters.aggregation=svd", *MOVING))
+    federation = open_afresh(tiny("fedavg", LORA, *SVD, *MOVING))
     round = play(federation)[-1]
     mean = sum(share * b @ a for share, b, a in factors_of(round, LAYER))
-    left, right = (round.server.inner.weights[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA")
-    u, s, vt = torch.linalg.svd(mean)
-    nearest = u[:, :RANK] @ torch.diag(s[:RANK]) @ vt[:RANK]
-    torch.testing.assert_close(left @ right, nearest, rtol=0, atol=1e-6 * float(s[0]))  # float32 factors
+    left, right = check_nearest(round.server.inner.weights, mean, RANK)
     torch.testing.assert_close(right @ right.T, torch.eye(RANK, dtype=torch.float64), rtol=0, atol=1e-6)
     assert bool((left.gather(0, left.abs().argmax(0, keepdim=True)) > 0).all())
 
 
 def test_clients_of_smaller_ranks_have_the_largest_singular_values(tiny: Tiny):
-    ranks = ("model.adapters={name: lora, rank: 4, alpha: 6, aggregation: svd, ranks: [1, 4, 2]}", "clients.number=4")
-    federation = open_afresh(tiny("fedavg", "model={encoder: vit-micro, projection_dim: 16}", *ranks, *MOVING))
+    ranks = ("model.adapters.ranks=[1, 4, 2]", "clients.number=4")
+    federation = open_afresh(tiny("fedavg", LORA, *SVD, *ranks, *MOVING))
     first, last = play(federation)
+    whole = first.server.inner.weights
+    product = whole[f"{LAYER}.lora_B.weight"].double() @ whole[f"{LAYER}.lora_A.weight"].double()
     for client, rank in enumerate((1, 4, 2, 1)):  # cyclically
-        sizes = {
-            ("down", "weights"): FACTORS * rank // 4 + PROJECTOR,
-            ("up", "weights"): FACTORS * rank // 4 + PROJECTOR,
-        }
-        assert sizes.items() <= moved(last, client).items()
-        download = federation.method.download(first.server, client)
-        left, right = (download.weights[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA")
-        whole_left, whole_right = (
-            first.server.inner.weights[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA"
-        )
-        u, s, vt = torch.linalg.svd(whole_left @ whole_right)
-        nearest = u[:, :rank] @ torch.diag(s[:rank]) @ vt[:rank]
-        torch.testing.assert_close(left @ right, nearest, rtol=0, atol=1e-6 * float(s[0]))
+        size = FACTORS * rank // 4 + PROJECTOR
+        assert {("down", "weights"): size, ("up", "weights"): size}.items() <= moved(last, client).items()
+        check_nearest(federation.method.download(first.server, client).weights, product, rank)
         trained = federation.config.model.adapters.of_client(client)
         assert (trained.rank, trained.scale) == (rank, 6 / 4)
     mean = sum(share * b @ a for share, b, a in factors_of(last, LAYER))
-    left, right = (last.server.inner.weights[f"{LAYER}.lora_{factor}.weight"].double() for factor in "BA")
-    u, s, vt = torch.linalg.svd(mean)
-    torch.testing.assert_close(left @ right, u[:, :4] @ torch.diag(s[:4]) @ vt[:4], rtol=0, atol=1e-6 * float(s[0]))
+    check_nearest(last.server.inner.weights, mean, RANK)
 
 
 def test_a_is_shared_and_b_stays_with_its_client(tiny: Tiny):

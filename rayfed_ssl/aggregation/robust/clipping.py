@@ -32,7 +32,7 @@ class CenteredClipping(GramRule):
         center = torch.zeros(number, dtype=torch.float64)
         for _ in range(self.steps):
             apart = from_combination(gram, center)
-            shares = (self.radius / apart.clamp(min=1e-300).sqrt()).clamp(max=1.0)
+            shares = shares_within(apart.clamp(min=0).sqrt(), self.radius)
             center = center * (1 - shares.mean()) + shares / number
         return center
 
