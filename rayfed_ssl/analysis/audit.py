@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from rayfed_ssl.adversaries.adversary import UploadAdversary
 from rayfed_ssl.attacks import ATTACK, ATTACKS, Attack
 from rayfed_ssl.attacks.attack import Finding, Pictures, Seen, Truth
 from rayfed_ssl.config.strict import parse
@@ -28,6 +29,7 @@ from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.foreign import plugins
 from rayfed_ssl.machine.environment import compute_threads
 from rayfed_ssl.privacy import client_level, secure_sum
+from rayfed_ssl.privacy.protection import hostile_ids
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed
 from rayfed_ssl.records.audit_rows import ATTACKS_VERSION, SCHEMA, TABLE, pictures_of, read_audit
@@ -142,11 +144,17 @@ def make_plan(
     round = record.last_round if round is None else round
     entry = next((entry for entry in record.manifest.rounds if entry.round == round), None)
     cohort = entry.cohort if entry is not None else []
-    chosen = list(cohort) if clients is None else sorted(set(clients))
+    forged = _forged(federation, round)
+    chosen = [k for k in cohort if k not in forged] if clients is None else sorted(set(clients))
     if not cohort:
         raise ConfigError(f"{directory} has no round {round}: it has rounds 1 to {record.last_round}")
     if absent := sorted(set(chosen) - set(cohort)):
         raise ConfigError(f"client {absent[0]} sent nothing in round {round}: those that did are {cohort}")
+    if not chosen or forged.intersection(chosen):
+        named = min(forged.intersection(chosen or cohort))
+        raise ConfigError(
+            f"client {named} is hostile: its upload in round {round} says nothing of its samples: name others"
+        )
     seen, _ = run.observe(round, chosen[0])
     built = {name: build(name, settings) for name, settings in attacks.items()}
     problems = {name: _misfits(name, attack, seen, federation, chosen) for name, attack in built.items()}
@@ -166,9 +174,19 @@ def make_plan(
         for problem in dict.fromkeys(misfits.values()):
             by_reason.setdefault(problem, []).append(name)
     notes = [f"{', '.join(names)}: left out, as {problem}" for problem, names in by_reason.items()]
+    if clients is None and (listed := ", ".join(str(k) for k in cohort if k in forged)):
+        notes.append(f"hostile clients sent what says nothing of their samples, and are left out: {listed}")
     if not any(fitting.values()):
         raise ConfigError(*(f"{directory}: {note}" for note in notes))
     return Plan(jobs, rows, notes)
+
+
+def _forged(federation: Federation, round: int) -> set[int]:
+    """Name the clients whose uploads of a round were replaced."""
+    config, adversary = federation.config, federation.config.adversary
+    if not isinstance(adversary, UploadAdversary) or round < adversary.from_round:
+        return set()
+    return {*hostile_ids(adversary, federation.shards, config.seed)}
 
 
 def _misfits(name: str, attack: Attack, seen: Seen, federation: Federation, clients: Sequence[int]) -> dict[int, str]:

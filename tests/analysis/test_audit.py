@@ -296,6 +296,19 @@ def test_under_secure_sums_every_client_is_attacked_by_the_mean(tmp_path: Path):
     assert first == second
 
 
+@pytest.mark.parametrize(("since", "attacked"), [(2, {0, 2}), (3, {0, 1, 2})])
+def test_hostile_clients_whose_uploads_are_forged_are_left_out(tmp_path: Path, since: int, attacked: set[int]):
+    hostile = f"adversary={{name: sign-flip, clients: [1], from_round: {since}}}"
+    run(small("fedsimclr", "privacy={held_out: 0.5}", "clients.number=3", hostile), tmp_path / "run")
+    rows, notes = audit(tmp_path / "run", QUICK)
+    assert {row["client"] for row in rows} == attacked
+    if 1 in attacked:
+        return
+    assert notes == ["hostile clients sent what says nothing of their samples, and are left out: 1"]
+    with pytest.raises(ConfigError, match="client 1 is hostile: its upload in round 2 says nothing of its samples"):
+        audit(tmp_path / "run", QUICK, clients=[0, 1])
+
+
 def test_an_audit_computes_with_the_threads_of_the_run(tmp_path: Path):
     run(small("fcl", "privacy={held_out: 0.5}", "clients.number=2"), tmp_path / "run")
     torch.set_num_threads(2)  # tests have one, as runs do
