@@ -17,7 +17,7 @@ from rayfed_ssl.adversaries.adversary import Adversary, Insider, Numbers, Traini
 from rayfed_ssl.adversaries.omniscient import farthest
 from rayfed_ssl.method import Client, Declared, Metrics, Server, Task
 from rayfed_ssl.privacy.client_level import map_fields
-from rayfed_ssl.privacy.robust import WEIGHT, Robust, differences, held_fields
+from rayfed_ssl.privacy.robust import HONEST_LOST, HOSTILE_FOUND, WEIGHT, Robust, differences, held_fields
 from rayfed_ssl.privacy.secure_sum import drawn_among
 from rayfed_ssl.privacy.wrapper import Wrapper
 from rayfed_ssl.randomness.seeds import Purpose, derive_seed, generator
@@ -113,12 +113,10 @@ class Hostile(Wrapper):
         """Replace what is forged, then aggregate; reports how many of the two kinds a rule gave no weight."""
         if isinstance(self.adversary, UploadAdversary):
             uploads = self._with_forged(self.adversary, state, dict(uploads.items()), server)
-        present = list(uploads)
         after, metrics = self.method.update_server(state, uploads, server)
-        if server.round >= self.adversary.from_round and any(name.startswith(WEIGHT) for name in metrics):
-            dropped = [client_id for client_id in present if metrics.get(f"{WEIGHT}{client_id}") == 0]
-            found = sum(client_id in self.insiders for client_id in dropped)
-            metrics = metrics | {"hostile_found": float(found), "honest_lost": float(len(dropped) - found)}
+        if server.round >= self.adversary.from_round and HONEST_LOST in metrics:
+            found = sum(metrics.get(f"{WEIGHT}{client_id}") == 0 for client_id in self.insiders)
+            metrics = metrics | {HOSTILE_FOUND: float(found), HONEST_LOST: metrics[HONEST_LOST] - found}
         return after, metrics
 
     def _with_forged(
@@ -209,6 +207,7 @@ class _Source:
             forged[id(leaf)] = (value.clamp(min=0) if path.endswith("running_var") else value).to(leaf.dtype)
             if not bool(forged[id(leaf)].isfinite().all()):
                 raise ValueError(
-                    f"what {type(adversary).__name__} sends as {path} is not finite, which no server takes: lower its scale"
+                    f"what {type(adversary).__name__} sends as {path} is not finite, which no server takes: lower "
+                    "its scale, std or tau"
                 )
         return map_leaves(lambda leaf: forged.get(id(leaf), leaf), self.upload)

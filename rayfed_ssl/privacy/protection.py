@@ -1,6 +1,8 @@
 """The method that a run runs: the configuration's, within what `privacy.*` puts around it."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -47,8 +49,13 @@ def protected(method: Method, privacy: Privacy, sizes: Sequence[int]) -> Method:
 
 
 def ruled(config: Config) -> Method:
-    """Put a rule around a configuration's method, if it has one."""
-    return config.method if config.robust is None else Robust(method=config.method, rule=config.robust)
+    """Put a rule around a configuration's method, if it has one; what it sends beside weights counts clients alike, too."""
+    method: Any = config.method
+    if config.robust is None:
+        return config.method
+    if "weighting" in vars(method):
+        method = replace(method, weighting="uniform")
+    return Robust(method=method, rule=config.robust)
 
 
 def defended(config: Config, shards: Mapping[int, np.ndarray], train: ImageSet, task: Task) -> Method:

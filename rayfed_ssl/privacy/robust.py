@@ -1,10 +1,10 @@
 """A robust rule in the place of the mean of weights: a method around a method.
 
 The server reads each upload once and holds the round's where they lie. A rule makes of their weights one z, which every
-upload then has: the method's own mean of them is z bit for bit, whatever its sample counts say. Differences of parameters
-decide. Statistics of batch-norm, and what clients did not receive (a momentum model in round 1), follow with the same
-weights brought to sum 1, or by the same rule, so that variances stay positive. Integers, batch-norm's counters, are those
-that clients received.
+upload then has: the method's own mean of them is z bit for bit, whatever its sample counts say. Uploads without weight in z
+are left out with all that they hold. Differences of parameters decide. Statistics of batch-norm, and what clients did not
+receive (a momentum model in round 1), follow with the same weights brought to sum 1, or by the same rule, so that variances
+stay positive. Integers, batch-norm's counters, are those that clients received.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +26,9 @@ from rayfed_ssl.training.state_parts import is_state, is_statistic, part_of
 
 WEIGHT, DISTANCE = "robust_weight_", "robust_distance_"
 """Beginnings of the names of a client's weight in z, and of the distance of its parameters from z; its id follows."""
+
+LEFT_OUT = HOSTILE_FOUND, HONEST_LOST = "hostile_found", "honest_lost"
+"""How many clients of a round have no weight in z: hostile ones, and others."""
 
 
 def held_fields(method: Method) -> Mapping[str, Declared]:
@@ -98,7 +101,7 @@ class Robust(Wrapper):
         return self.method.check(task, num_public)
 
     def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[Any, Metrics]:
-        """Put z in the place of each upload's weights; reports weight and distance of each client."""
+        """Put z in the place of each upload's weights; reports each client's weight and distance, and who is left out."""
         held, field = dict(uploads.items()), self.field
         self.rule.check(len(held))
         received: Weights = _at(self.download(state, min(held)), field)
@@ -113,9 +116,13 @@ class Robust(Wrapper):
         if isinstance(self.rule, EmInspector):
             shares = self.rule.of_features(torch.stack([self._features(received | w, server) for w in weights]))
         combined, shares, distances = combine(self.rule, received, weights, server.generator, shares)
+        without = (
+            [c for c, share in zip(held, shares.tolist(), strict=False) if not share] if shares is not None else []
+        )
         agreed = {
             client_id: map_fields(lambda name, value: combined if name == field else value, upload)
             for client_id, upload in held.items()
+            if client_id not in without or len(without) == len(held)
         }
         after, metrics = self.method.update_server(_of_method(state), agreed, server)
         if isinstance(state, Remembered):
@@ -123,6 +130,7 @@ class Robust(Wrapper):
         seen = {f"{DISTANCE}{client}": float(d) for client, d in zip(held, distances, strict=False)}
         if shares is not None:
             seen |= {f"{WEIGHT}{client}": float(share) for client, share in zip(held, shares, strict=False)}
+            seen[HONEST_LOST] = float(len(without))
         return after, metrics | seen
 
     def _own_step(self, received: Weights, server: Server) -> Weights:

@@ -12,6 +12,7 @@ from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
 from rayfed_ssl.formats import DECISIVE, duration, percent, size, standard_error, value_text
 from rayfed_ssl.method import Metrics
+from rayfed_ssl.privacy.robust import LEFT_OUT
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.bits import why_bits_differ
 from rayfed_ssl.records.config_file import FILE
@@ -58,6 +59,7 @@ class Summary:
         audit: What attacks on the last round's uploads reached, "attack.metric", the mean over clients.
         samples: Number of test pictures, or of held-out ones, that scores are of.
         own: Each client's scores on samples of its own, by client id; empty without `clients.test_fraction`.
+        left_out: How many clients a robust rule gave no weight, hostile ones and others, means over rounds.
     """
 
     directory: Path
@@ -86,6 +88,7 @@ class Summary:
     samples: int = 0
     recipe: str = ""
     own: dict[int, Metrics] = field(default_factory=dict)
+    left_out: Metrics = field(default_factory=dict)
 
     def headline(self, score: str) -> float | None:
         """The global encoder's score, or the mean over clients where there is no global one."""
@@ -183,6 +186,15 @@ class Summary:
         )
         return f"attack success: {percent(now)} of pictures with the trigger are taken for the target class{beside}"
 
+    def rule_line(self) -> str | None:
+        """Say how many clients a robust rule left out of a round; None where it weighs none."""
+        numbers = [
+            f"{self.left_out[name]:.3g} {which}"
+            for name, which in zip(LEFT_OUT, ("hostile", "honest"), strict=True)
+            if name in self.left_out
+        ]
+        return f"left out by the rule: {' and '.join(numbers)} clients a round" if numbers else None
+
     def minimum(self, score: str) -> float | None:
         """The lowest score over clients' own encoders: FLESD's Min-Local for the method "local"."""
         return headline(self.scores, score, "minimum")
@@ -240,6 +252,7 @@ def summarize(record: RunRecord) -> Summary:
         samples=record.manifest.data.test,
         recipe=record.manifest.recipe,
         own=own_scores(record.metrics, last),
+        left_out={n: value for n in LEFT_OUT if (value := per_round(record.metrics, n, last)) is not None},
     )
 
 
@@ -321,6 +334,12 @@ def by_round(rows: Iterable[Row], name: str, participant: str | None = None) -> 
         if row["name"] == name and participant in (None, row["participant"]):
             values[row["round"]].append(row["value"])
     return dict(sorted(values.items()))
+
+
+def per_round(rows: Iterable[Row], name: str, until: int) -> float | None:
+    """Average a number of the server over the rounds that have it, up to one; None where none has."""
+    values = [value for round, (value,) in by_round(rows, name, "server").items() if round <= until]
+    return fmean(values) if values else None
 
 
 def _curve(record: RunRecord) -> tuple[CurvePoint, ...]:

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from rayfed_ssl.adversaries.omniscient import MinMax
+from rayfed_ssl.aggregation.robust.krum import Krum
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import Federation
@@ -121,7 +122,7 @@ def test_the_best_strength_moves_a_rule_s_result_farther_than_the_default(open_t
 
 
 def test_numbers_that_are_not_finite_are_not_sent(open_tiny: Open) -> None:
-    with pytest.raises(ServerError, match=r"what Gaussian sends as .* is not finite, .* lower its scale"):
+    with pytest.raises(ServerError, match=r"what Gaussian sends as .* is not finite, .* lower its scale, std or tau"):
         play(open_tiny("fedavg", *FIVE, "adversary={name: gaussian, clients: 1, std: 2.0e+38}"), 1)
 
 
@@ -137,10 +138,38 @@ def test_foolsgold_remembers_what_clients_train_and_no_target(open_tiny: Open) -
 
 
 def test_before_the_attack_nobody_is_found(open_tiny: Open) -> None:
-    settings = ("robust=krum", "adversary={name: sign-flip, clients: [1], from_round: 2}")
+    settings = ("robust=krum", "adversary={name: sign-flip, clients: [1], scale: 20, from_round: 2}")
     first, second = play(open_tiny("fedavg", *FIVE, *settings), 2)
     assert "hostile_found" not in first.metrics
-    assert "hostile_found" in second.metrics
+    assert first.metrics["honest_lost"] == 4
+    assert (second.metrics["hostile_found"], second.metrics["honest_lost"]) == (1, 3)
+
+
+def test_what_a_client_without_weight_sends_beside_its_weights_is_left_out(open_tiny: Open) -> None:
+    settings = ("public=fraction:0.2", "clients.number=6", "robust={name: multi-krum, hostile: 1}", FLIP)
+    (first, *_) = play(open_tiny("fedca", *settings), 1)
+    assert first.metrics["robust_weight_1"] == 0
+    rows = {client: {tuple(row) for row in upload.dictionary.tolist()} for client, upload in first.uploads.items()}
+    shared = {tuple(row) for row in first.server.dictionary.tolist()}
+    assert {client for client, own in rows.items() if own & shared} == {0, 2, 3, 4, 5}
+
+
+def test_where_a_rule_weighs_nobody_nobody_is_left_out(open_tiny: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Krum, "weights", lambda rule, gram: torch.zeros(len(gram), dtype=torch.float64))
+    (first, *_) = play(open_tiny("fedsc", *FIVE, "robust=krum"), 1)
+    assert first.metrics["honest_lost"] == 5
+    assert first.server.correlations.keys() == first.uploads.keys()
+    received = {n: w for n, w in first.server_before.weights.items() if w.is_floating_point()}
+    assert all(first.server.weights[name].equal(weight) for name, weight in received.items())
+
+
+@pytest.mark.parametrize("name", ["fedsc", "fedsigreg"])
+def test_samples_that_clients_claim_weigh_nothing_of_theirs(open_tiny: Open, name: str) -> None:
+    plain, ruled = (play(open_tiny(name, *FIVE, *more), 2) for more in ((), ("robust=median",)))
+    assert len(set(plain[0].server.factors.values())) > 1
+    assert set(ruled[0].server.factors.values()) == {1.0}
+    if name == "fedsigreg":
+        assert ruled[1].downloads[0].weight == 4
 
 
 @pytest.mark.parametrize("name", ["ssl-backdoor, size: 3, target_class: 1", "bad-encoder, size: 3, target_class: 1"])

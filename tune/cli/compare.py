@@ -108,6 +108,7 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
     """Give a row for each run, by heading; a column that none has is left out."""
     from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
     from rayfed_ssl.formats import duration, number, percent, size
+    from rayfed_ssl.privacy.robust import HONEST_LOST, HOSTILE_FOUND
     from rayfed_ssl.records.audit_rows import main_scores
     from rayfed_ssl.reports.own_scores import OWN_COLUMNS, own_columns
     from rayfed_ssl.reports.seed_groups import SeedGroup, differing_settings
@@ -128,6 +129,8 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
             "minimum": percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
             "kNN": percent(summary.headline("knn")),
             "attack success": "" if (rate := summary.headline(ATTACK_SUCCESS)) is None else percent(rate),
+            "hostile found": number(summary.left_out.get(HOSTILE_FOUND), missing=""),
+            "honest lost": number(summary.left_out.get(HONEST_LOST), missing=""),
             "up": size(summary.bytes_up),
             "down": size(summary.bytes_down),
             "seconds": f"{summary.seconds:.0f}",
@@ -141,7 +144,7 @@ def _runs_table(summaries: "Sequence[Summary]", target: float | None) -> "Sequen
         for summary, audit, settings in zip(summaries, audits, differing, strict=True)
     ]
     rare = {"what differs", "recipe", "attack success", "epsilon", "virtual time", "wasted", "virtual time until then"}
-    rare |= set(OWN_COLUMNS)
+    rare |= {"hostile found", "honest lost", *OWN_COLUMNS}
     absent = {key for key in rare if not any(row.get(key) for row in rows)}
     return [{key: text for key, text in row.items() if key not in absent} for row in rows]
 
@@ -152,7 +155,7 @@ def _beside_start(summaries: "Sequence[Summary]") -> Iterator[str]:
 
     for summary in summaries:
         warnings = [f"warning: {warning}" for warning in summary.warnings]
-        for line in filter(None, [summary.start_line(), summary.attack_line(), *warnings]):
+        for line in filter(None, [summary.start_line(), summary.attack_line(), summary.rule_line(), *warnings]):
             yield f"{summary.directory.name}: {line}"
     for other in summaries[1:]:
         yield from own_beside(other, summaries[0])

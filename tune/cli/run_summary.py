@@ -28,7 +28,7 @@ def print_run(summary: Summary, verbose: bool = False, warned: Collection[str] =
     if summary.scores:
         print_scores(summary.scores, labels if summary.config.clients.models else {}, verbose)
         print_protocols(summary.scores, verbose)
-        for line in filter(None, (summary.start_line(), summary.attack_line())):
+        for line in filter(None, (summary.start_line(), summary.attack_line(), summary.rule_line())):
             console.print(line, soft_wrap=True)
         console.print()
     print_own_scores(summary.own)

@@ -211,6 +211,8 @@ class RunSections:
             text.append(f"Differential privacy of what was sent: {epsilon_text(epsilon, self._summary.config)}.")
         if (even := self._summary.break_even) is not None:
             text.append(f"{even.text}.")
+        if (line := self._summary.rule_line()) is not None:
+            text.append(_sentence(line))
         plots = [record_plots.ledger_plot(self._summary)] if self._summary.bytes_by_kind else []
         plots += [record_plots.epsilon_plot(self._record.metrics)] if epsilon is not None else []
         plots += filter(None, [record_plots.rule_plot(self._record.metrics, self._record.manifest.notes)])

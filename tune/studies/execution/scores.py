@@ -8,11 +8,12 @@ from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import OWN, OWN_GOALS, is_score
+from rayfed_ssl.privacy.robust import LEFT_OUT
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.own_scores import deciding_samples, own_scores
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.summary import by_round
+from rayfed_ssl.reports.summary import by_round, per_round
 from tune.studies.definition.schema import BYTES, EPSILON, TARGET, is_audit
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import TrialRecord
@@ -63,11 +64,13 @@ def bytes_of(record: RunRecord, until: int) -> dict[str, float]:
 
 
 def score_of(record: RunRecord, name: str, take: str | None, round: int) -> float | None:
-    """Read the score of the encoder that is meant, an audit's mean over clients, or a run's epsilon; None without one."""
+    """Read the score of the encoder that is meant, an audit's mean over clients, or a run's number; None without one."""
     if target := TARGET.fullmatch(name):
         return reaching(record, take, round, float(target[2]), target[1])
     if is_audit(name):
         return audit_scores(record.directory, round).get(name)
+    if name in LEFT_OUT:
+        return per_round(record.metrics, name, round)
     rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
     return taken({row["participant"]: row["value"] for row in rows}, None if name == EPSILON else take)
 
@@ -107,7 +110,7 @@ def read_progress(directory: Path, take: str | None, scores: Collection[str] = (
     names = {(row["name"], row["round"]) for row in record.metrics}
     names |= {(name, record.last_round) for name in filter(TARGET.fullmatch, scores)}
     for name, round in sorted(names):  # the last round stays
-        is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, *OWN_GOALS, *scores)
+        is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, *LEFT_OUT, *OWN_GOALS, *scores)
         if is_shown and (value := score_of(record, name, take, round)) is not None:
             progress[f"score.{name}"] = value
     return progress | {f"score.{name}": value for name, value in audit_scores(directory, record.last_round).items()}

@@ -13,7 +13,8 @@ finished   whether the run has ended and is scored
 state_sha256   digest of all states after the last round
 param.KEY  a column for each parameter: its value as JSON
 score.NAME a column for each score of the sweep's encoder (`take`) after the run's last scored round, in [0, 1];
-           those of targets (score.time_to:0.45) are seconds and bytes, infinite where not reached
+           those of targets (score.time_to:0.45) are seconds and bytes, infinite where not reached, and those of whom a rule
+           left out (score.hostile_found, score.honest_lost) clients a round
 """
 
 import json
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_ssl.formats import Unit
+from rayfed_ssl.privacy.robust import LEFT_OUT
 from tune.studies.definition.schema import BYTES, EPSILON, TARGET, is_audit
 
 Row = dict[str, Any]
@@ -55,9 +57,9 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
 
 
 def unit_of(score: str) -> Unit:
-    """Name a score's unit: "bytes", "seconds", "percent" of a score in [0, 1], or "" for diagnostics, audits and epsilon."""
+    """Name a score's unit: "bytes", "seconds", "percent" of a score in [0, 1], or "" for diagnostics, audits and counts."""
     if target := TARGET.fullmatch(score):
         return "seconds" if target[1] == "time" else "bytes"
     if score in BYTES:
         return "bytes"
-    return "" if score == EPSILON or is_audit(score) or score.startswith("diag_") else "percent"
+    return "" if score in (EPSILON, *LEFT_OUT) or is_audit(score) or score.startswith("diag_") else "percent"

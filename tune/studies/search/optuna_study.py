@@ -10,12 +10,14 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from rayfed_ssl.adversaries.backdoors import Backdoor
+from rayfed_ssl.aggregation.robust.rule import CoordinateRule
 from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS, OWN, OWN_GOALS, PROTOCOLS, is_score
+from rayfed_ssl.privacy.robust import HOSTILE_FOUND, LEFT_OUT
 from tune.studies.definition.schema import BYTES, EPSILON, TARGET
 from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
@@ -65,7 +67,7 @@ def check_study(study: Study) -> None:
         raise ConfigError(f"{study.name}: there is no goal to choose by: name a score, as in maximize: linear")
     for goal in study.goals:
         attack, _, metric = goal.score.partition(".")
-        others = (*DIAGNOSTICS, *BYTES, EPSILON, *OWN_GOALS)
+        others = (*DIAGNOSTICS, *BYTES, EPSILON, *LEFT_OUT, *OWN_GOALS)
         is_measured = is_score(goal.score) or goal.score in others or TARGET.fullmatch(goal.score)
         if not is_measured and not (attack in ATTACKS and metric):
             audits, targets = (f"{attack}.auc" for attack in ATTACKS), ("time_to:0.45", "bytes_to:0.45")
@@ -97,6 +99,14 @@ def _check_some_trial(study: Study) -> None:
                 raise ConfigError(
                     f"{ATTACK_SUCCESS} is of a trigger, and no adversary has one: set adversary=ssl-backdoor"
                 )
+            if any(goal.score in LEFT_OUT for goal in study.goals) and (
+                config.robust is None or isinstance(config.robust, CoordinateRule)
+            ):
+                raise ConfigError(
+                    f"{' and '.join(LEFT_OUT)} are of rules that weigh clients, and robust is none: set robust=multi-krum"
+                )
+            if config.adversary is None and any(goal.score == HOSTILE_FOUND for goal in study.goals):
+                raise ConfigError(f"{HOSTILE_FOUND} is of hostile clients, and there are none: set adversary=sign-flip")
             own = next((goal.score for goal in study.goals if goal.score.startswith(OWN)), None)
             if own is not None and config.clients.test_fraction is None:
                 raise ConfigError(
