@@ -162,21 +162,21 @@ def combine(
     Returns:
         z; weights [n] of clients, None for rules by coordinate; distances of parameters from z, [n].
     """
-    number = len(weights)
     sent_alone = {name: value for name, value in weights[0].items() if name not in received}
     received = received | {n: torch.zeros_like(v) if v.is_floating_point() else v for n, v in sent_alone.items()}
     floats = [name for name, value in received.items() if value.is_floating_point()]
     follows = {name for name in floats if is_statistic(name) or name in sent_alone}
     trained, statistics = [n for n in floats if n not in follows], [n for n in floats if n in follows]
-    gram = _gram(received, weights, trained)
-    mixture = torch.eye(number, dtype=torch.float64) if shares is not None else rule.mixture(gram, random)
-    mixed = mixture @ gram @ mixture.T
+    no_gram = isinstance(rule, CoordinateRule) and not rule.chooses and rule.before is None
+    gram = _gram(received, weights, () if no_gram else trained)
+    mixture = rule.mixture(gram, random) if shares is None else None
+    mixed = gram if mixture is None else mixture @ gram @ mixture.T
     if isinstance(rule, CoordinateRule):
         z, distances = _by_coordinate(rule, received, weights, (trained, statistics), mixture, mixed)
         return received | z, None, distances
     if shares is None:
         assert isinstance(rule, GramRule), "a rule is about inner products, coordinates or features"
-        shares = rule.weights(mixed) @ mixture
+        shares = rule.weights(mixed) if mixture is None else rule.weights(mixed) @ mixture
     z = _mean(received, weights, trained, shares)
     total = float(shares.sum())
     z |= _mean(received, weights, statistics, shares / total if total > 0 else shares)
@@ -200,16 +200,17 @@ def _by_coordinate(
     received: Weights,
     weights: Sequence[Weights],
     names: tuple[Sequence[str], Sequence[str]],
-    mixture: Tensor,
+    mixture: Tensor | None,
     gram: Tensor,
 ) -> tuple[Weights, Tensor]:
     rows, squares, z = rule.rows(gram), torch.zeros(len(weights), dtype=torch.float64), Weights()
-    of_statistics = mixture / mixture.sum(dim=1, keepdim=True)
+    of_statistics = None if mixture is None else mixture / mixture.sum(dim=1, keepdim=True)
     for group, mixing in zip(names, (mixture, of_statistics), strict=True):
         for name in group:
             parts = []
             for piece in _pieces(received, weights, [name]):
-                part = rule.combine((mixing @ piece)[rows])
+                mixed = piece if mixing is None else mixing @ piece
+                part = rule.combine(mixed if rows is None else mixed[rows])
                 parts.append(part)
                 if group is names[0]:
                     squares += (piece - part).square().sum(dim=1)

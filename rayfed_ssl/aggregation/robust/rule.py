@@ -54,11 +54,9 @@ class Rule(Validated, ABC):
                 f"round, got {number}: raise clients.number or clients.fraction, or lower robust.hostile"
             )
 
-    def mixture(self, gram: Tensor, generator: torch.Generator) -> Tensor:
-        """Give the matrix [m, n] of float64 by which uploads are mixed before; without `before` they stay what they are."""
-        if self.before is None:
-            return torch.eye(len(gram), dtype=torch.float64)
-        return MIXTURES[self.before](gram, self.hostile, generator)
+    def mixture(self, gram: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Give the matrix [m, n] of float64 by which uploads are mixed before; None without `before`."""
+        return MIXTURES[self.before](gram, self.hostile, generator) if self.before else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +74,13 @@ class GramRule(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateRule(Rule):
-    """A rule that looks at all values of a coordinate."""
+    """A rule that looks at all values of a coordinate, of the uploads that it chooses if it `chooses`."""
 
-    def rows(self, gram: Tensor) -> Tensor:
-        """Choose uploads by G, int64 ascending; by default all."""
-        return torch.arange(len(gram))
+    chooses: ClassVar[bool] = False
+
+    def rows(self, gram: Tensor) -> Tensor | None:
+        """Choose uploads by G, int64 ascending, or None for all; G is 0 unless the rule `chooses` or uploads are mixed."""
+        return None
 
     @abstractmethod
     def combine(self, values: Tensor) -> Tensor:

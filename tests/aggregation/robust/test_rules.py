@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from rayfed_ssl.aggregation.robust import RULES
@@ -140,6 +141,27 @@ def test_one_upload_far_away_moves_the_result_by_a_bounded_amount(name: str) -> 
     moved = math.dist(result(LAWFUL[name], rows.tolist()), result(LAWFUL[name], far.tolist()))
     assert moved < 3.0  # the longest honest difference is shorter
     assert math.dist(rows.mean(dim=0), far.mean(dim=0)) > 1e5
+
+
+def test_one_upload_far_along_the_server_s_own_step_reaches_as_far_as_that_step() -> None:
+    """FLTrust; EmInspector, which looks at features, has no such bound."""
+    rows, own = honest(), torch.tensor([[1.0, -1.0, 0.5, 0.0, 2.0]])
+    far = rows.clone()
+    far[3] = 1e6 * own[0]
+    moved = math.dist(*(result(FLTrust(), torch.cat([each, own]).tolist()) for each in (rows, far)))
+    assert moved < float(own.norm())
+
+
+def test_flame_finds_the_same_cluster_with_any_number_of_threads() -> None:
+    def weights(seed: int) -> Tensor:
+        rows = torch.randn(3 + seed, 20, generator=seeded(seed), dtype=torch.float64)
+        return FLAME(hostile=1).weights(rows @ rows.T)
+
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            found.append([weights(seed) for seed in range(20)])
+    assert all(one.equal(two) for one, two in zip(*found, strict=True))
 
 
 def test_the_geometric_median_is_reached_with_nearly_half_of_the_uploads_far_away() -> None:
