@@ -12,6 +12,7 @@ from rayfed_ssl.config.privacy import Privacy
 from rayfed_ssl.config.recipes import flatten
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.formats import MeanStd, value_text
+from rayfed_ssl.privacy.robust import LEFT_OUT
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.own_scores import OWN_COLUMNS, own_headline
 from rayfed_ssl.reports.summary import Summary
@@ -41,6 +42,11 @@ class SeedGroup:
         own = [own_headline(run.own) for run in self.runs]
         values = {name: [shares[name] for shares in own if name in shares] for name in OWN_COLUMNS}
         return _over_seeds(self.runs, Summary.headline) | _spreads(values)
+
+    @property
+    def left_out(self) -> dict[str, MeanStd]:
+        """How many clients a robust rule left out of a round, over the runs that have such a rule."""
+        return _spreads({n: [run.left_out[n] for run in self.runs if n in run.left_out] for n in LEFT_OUT})
 
     @property
     def minimum(self) -> dict[str, MeanStd]:

@@ -35,6 +35,15 @@ def test_result_and_comparison_say_how_many_clients_a_rule_left_out(cli: Cli, re
     assert "honest lost" not in cli("compare", plain).stdout
 
 
+def test_a_comparison_over_seeds_has_them(cli: Cli, recipes: Recipes, tmp_path: Path) -> None:
+    runs = [tmp_path / seed for seed in "01"]
+    for run in runs:
+        cli("run", recipes["fedavg"], *RULE, FLIP, f"seed={run.name}", "--out", run)
+    rows = csv.DictReader(io.StringIO(cli("compare", *runs, "--by-seed", "--csv").stdout))
+    found = {row["score"]: (row["mean"], row["std"]) for row in rows}
+    assert (found["hostile_found"], found["honest_lost"]) == (("1", "0"), ("0", "0"))
+
+
 def test_a_score_is_the_mean_over_rounds(cli: Cli, recipes: Recipes, tmp_path: Path) -> None:
     late = "adversary={name: sign-flip, clients: [1], scale: 20, from_round: 2}"
     cli("run", recipes["fedavg"], *RULE, late, "--out", tmp_path / "run")

@@ -177,20 +177,21 @@ def _reaching(summary: "Summary", target: float | None) -> dict[str, str]:
 
 def _groups_table(groups: "Sequence[SeedGroup]") -> "Sequence[Mapping[str, str]]":
     """Give mean, sample standard deviation and number over seeds, a row for each setting and score, by heading."""
-    from rayfed_ssl.formats import percent
+    from rayfed_ssl.formats import number, percent
 
     return [
         {"run": group.label, "score": score}
         | _facts(group.runs[0])
         | {
-            "mean": percent(spread.mean),
-            "std": percent(spread.std),
+            "mean": text(spread.mean),
+            "std": text(spread.std),
             "n": str(spread.n),
             "minimum": group.minimum[score].text() if score in group.minimum else "",
             "seeds": ", ".join(map(str, group.seeds)),
         }
         for group in groups
-        for score, spread in group.scores.items()
+        for text, scores in ((percent, group.scores), (number, group.left_out))
+        for score, spread in scores.items()
     ]
 
 
@@ -211,4 +212,5 @@ def _group_tree(group: "SeedGroup") -> dict[str, Any]:
         "seeds": group.seeds,
         "scores": {name: asdict(spread) for name, spread in group.scores.items()},
         "minimum": {name: asdict(spread) for name, spread in group.minimum.items()},
+        "left_out": {name: asdict(spread) for name, spread in group.left_out.items()},
     }
