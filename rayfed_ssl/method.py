@@ -184,12 +184,17 @@ class Client:
 
 @dataclass(frozen=True)
 class Server:
-    """The server in one round: it has the public data and no client's data; none is reachable from it."""
+    """The server in one round: it has the public data and no client's data; none is reachable from it.
+
+    Attributes:
+        left_out: Clients of the round that sent something, of which a robust rule lets nothing count.
+    """
 
     round: int
     public: Shard | None
     task: Task
     generator: torch.Generator
+    left_out: tuple[int, ...] = ()
 
 
 SERVER_STEPS = ("update_server", "aggregate", "factor")

@@ -89,7 +89,7 @@ def audit(
         attacks: Settings by the attack's name; None takes all of `list attacks`.
         required: Whether an attack that was named and does not fit is an error; None leaves it out.
         round: Whose uploads; None takes the last.
-        clients: Whose uploads; None takes all of the round's.
+        clients: Whose uploads; None takes those of the round that no adversary replaced.
         trust: Import the modules that a run of somebody else names.
         work: Does the jobs, in any order and in any process; None does them here.
         on_client: Called with each client that is done.
@@ -150,10 +150,12 @@ def make_plan(
         raise ConfigError(f"{directory} has no round {round}: it has rounds 1 to {record.last_round}")
     if absent := sorted(set(chosen) - set(cohort)):
         raise ConfigError(f"client {absent[0]} sent nothing in round {round}: those that did are {cohort}")
-    if not chosen or forged.intersection(chosen):
-        named = min(forged.intersection(chosen or cohort))
+    if not chosen:
+        raise ConfigError(f"no honest client sent anything in round {round}: take another round")
+    if named := forged.intersection(chosen):
         raise ConfigError(
-            f"client {named} is hostile: its upload in round {round} says nothing of its samples: name others"
+            f"client {min(named)} is hostile: in round {round} its adversary sent something in the place of its upload, "
+            "which is not audited: name others"
         )
     seen, _ = run.observe(round, chosen[0])
     built = {name: build(name, settings) for name, settings in attacks.items()}
@@ -175,7 +177,7 @@ def make_plan(
             by_reason.setdefault(problem, []).append(name)
     notes = [f"{', '.join(names)}: left out, as {problem}" for problem, names in by_reason.items()]
     if clients is None and (listed := ", ".join(str(k) for k in cohort if k in forged)):
-        notes.append(f"hostile clients sent what says nothing of their samples, and are left out: {listed}")
+        notes.append(f"left out, as an adversary sent something in the place of their uploads: {listed}")
     if not any(fitting.values()):
         raise ConfigError(*(f"{directory}: {note}" for note in notes))
     return Plan(jobs, rows, notes)

@@ -282,7 +282,7 @@ class FedCA(fedavg.Averaging):
 
     def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[ServerState, Metrics]:
         """Average the weights by |D_u|; concatenate the dictionaries (Algorithm 1, server, 8-9)."""
-        mean, rows, started = WeightedMean(), [], set(state.started)
+        mean, rows, started = WeightedMean(), [], {*state.started, *server.left_out}
         for position, (client_id, upload) in enumerate(uploads.items()):
             mean.add(self.factor(upload), upload.weights)
             if self.dictionary:

@@ -207,7 +207,7 @@ class _Source:
             forged[id(leaf)] = (value.clamp(min=0) if path.endswith("running_var") else value).to(leaf.dtype)
             if not bool(forged[id(leaf)].isfinite().all()):
                 raise ValueError(
-                    f"what {type(adversary).__name__} sends as {path} is not finite, which no server takes: lower "
-                    "its scale, std or tau"
+                    f"what {type(adversary).__name__} sends as {path} is not finite, which no server takes: give "
+                    "the adversary smaller numbers"
                 )
         return map_leaves(lambda leaf: forged.get(id(leaf), leaf), self.upload)

@@ -50,12 +50,14 @@ def protected(method: Method, privacy: Privacy, sizes: Sequence[int]) -> Method:
 
 def ruled(config: Config) -> Method:
     """Put a rule around a configuration's method, if it has one; what it sends beside weights counts clients alike, too."""
-    method: Any = config.method
-    if config.robust is None:
-        return config.method
-    if "weighting" in vars(method):
-        method = replace(method, weighting="uniform")
-    return Robust(method=method, rule=config.robust)
+    return config.method if config.robust is None else Robust(method=_alike(config.method), rule=config.robust)
+
+
+def _alike(method: Any) -> Any:
+    """Let clients weigh alike in a method and in what it is around."""
+    changes = {name: _alike(value) for name, value in vars(method).items() if isinstance(value, Method)}
+    changes |= {"weighting": "uniform"} if vars(method).get("weighting") == "samples" else {}
+    return replace(method, **changes) if changes else method
 
 
 def defended(config: Config, shards: Mapping[int, np.ndarray], train: ImageSet, task: Task) -> Method:

@@ -2,9 +2,10 @@
 
 The server reads each upload once and holds the round's where they lie. A rule makes of their weights one z, which every
 upload then has: the method's own mean of them is z bit for bit, whatever its sample counts say. Uploads without weight in z
-are left out with all that they hold. Differences of parameters decide. Statistics of batch-norm, and what clients did not
-receive (a momentum model in round 1), follow with the same weights brought to sum 1, or by the same rule, so that variances
-stay positive. Integers, batch-norm's counters, are those that clients received.
+are left out with all that they hold; where none has any, the round changes nothing. Differences of parameters decide.
+Statistics of batch-norm, and what clients did not receive (a momentum model in round 1), follow with the same weights
+brought to sum 1, or by the same rule, so that variances stay positive. Integers, batch-norm's counters, are those that
+clients received.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,14 +118,16 @@ class Robust(Wrapper):
             shares = self.rule.of_features(torch.stack([self._features(received | w, server) for w in weights]))
         combined, shares, distances = combine(self.rule, received, weights, server.generator, shares)
         without = (
-            [c for c, share in zip(held, shares.tolist(), strict=False) if not share] if shares is not None else []
+            () if shares is None else tuple(c for c, share in zip(held, shares.tolist(), strict=False) if not share)
         )
         agreed = {
             client_id: map_fields(lambda name, value: combined if name == field else value, upload)
             for client_id, upload in held.items()
-            if client_id not in without or len(without) == len(held)
+            if client_id not in without
         }
-        after, metrics = self.method.update_server(_of_method(state), agreed, server)
+        after, metrics = _of_method(state), Metrics()
+        if agreed:
+            after, metrics = self.method.update_server(after, agreed, replace(server, left_out=without))
         if isinstance(state, Remembered):
             after = Remembered(after, dict(sorted((state.changes | changes).items())))
         seen = {f"{DISTANCE}{client}": float(d) for client, d in zip(held, distances, strict=False)}
@@ -167,8 +170,8 @@ def combine(
     floats = [name for name, value in received.items() if value.is_floating_point()]
     follows = {name for name in floats if is_statistic(name) or name in sent_alone}
     trained, statistics = [n for n in floats if n not in follows], [n for n in floats if n in follows]
-    no_gram = isinstance(rule, CoordinateRule) and not rule.chooses and rule.before is None
-    gram = _gram(received, weights, () if no_gram else trained)
+    of_all = isinstance(rule, CoordinateRule) and type(rule).rows is CoordinateRule.rows and rule.before is None
+    gram = _gram(received, weights, () if of_all else trained)
     mixture = rule.mixture(gram, random) if shares is None else None
     mixed = gram if mixture is None else mixture @ gram @ mixture.T
     if isinstance(rule, CoordinateRule):

@@ -10,9 +10,9 @@ from rayfed_ssl.config.choices import Foreign
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.evaluation.registry import ATTACK_SUCCESS
-from rayfed_ssl.formats import DECISIVE, duration, percent, size, standard_error, value_text
+from rayfed_ssl.formats import DECISIVE, duration, number, percent, size, standard_error, value_text
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.privacy.robust import LEFT_OUT
+from rayfed_ssl.privacy.robust import HONEST_LOST, HOSTILE_FOUND, LEFT_OUT
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.bits import why_bits_differ
 from rayfed_ssl.records.config_file import FILE
@@ -59,7 +59,8 @@ class Summary:
         audit: What attacks on the last round's uploads reached, "attack.metric", the mean over clients.
         samples: Number of test pictures, or of held-out ones, that scores are of.
         own: Each client's scores on samples of its own, by client id; empty without `clients.test_fraction`.
-        left_out: How many clients a robust rule gave no weight, hostile ones and others, means over rounds.
+        left_out: How many clients a robust rule gave no weight, hostile ones and others: means over the rounds of an
+            attack, or over all.
     """
 
     directory: Path
@@ -189,7 +190,7 @@ class Summary:
     def rule_line(self) -> str | None:
         """Say how many clients a robust rule left out of a round; None where it weighs none."""
         numbers = [
-            f"{self.left_out[name]:.3g} {which}"
+            f"{number(self.left_out[name])} {which}"
             for name, which in zip(LEFT_OUT, ("hostile", "honest"), strict=True)
             if name in self.left_out
         ]
@@ -252,7 +253,7 @@ def summarize(record: RunRecord) -> Summary:
         samples=record.manifest.data.test,
         recipe=record.manifest.recipe,
         own=own_scores(record.metrics, last),
-        left_out={n: value for n in LEFT_OUT if (value := per_round(record.metrics, n, last)) is not None},
+        left_out=left_out(record.metrics, last),
     )
 
 
@@ -336,10 +337,11 @@ def by_round(rows: Iterable[Row], name: str, participant: str | None = None) -> 
     return dict(sorted(values.items()))
 
 
-def per_round(rows: Iterable[Row], name: str, until: int) -> float | None:
-    """Average a number of the server over the rounds that have it, up to one; None where none has."""
-    values = [value for round, (value,) in by_round(rows, name, "server").items() if round <= until]
-    return fmean(values) if values else None
+def left_out(rows: Sequence[Row], until: int) -> dict[str, float]:
+    """Average how many clients a rule left out over the rounds up to one, of an attack only if there are such."""
+    counts = {name: by_round(rows, name, "server") for name in LEFT_OUT}
+    rounds = [round for round in counts[HOSTILE_FOUND] or counts[HONEST_LOST] if round <= until]
+    return {name: fmean(values[round][0] for round in rounds) for name, values in counts.items() if values and rounds}
 
 
 def _curve(record: RunRecord) -> tuple[CurvePoint, ...]:

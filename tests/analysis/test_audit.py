@@ -304,9 +304,11 @@ def test_hostile_clients_whose_uploads_are_forged_are_left_out(tmp_path: Path, s
     assert {row["client"] for row in rows} == attacked
     if 1 in attacked:
         return
-    assert notes == ["hostile clients sent what says nothing of their samples, and are left out: 1"]
-    with pytest.raises(ConfigError, match="client 1 is hostile: its upload in round 2 says nothing of its samples"):
+    assert notes == ["left out, as an adversary sent something in the place of their uploads: 1"]
+    with pytest.raises(ConfigError, match="client 1 is hostile: in round 2 its adversary sent something"):
         audit(tmp_path / "run", QUICK, clients=[0, 1])
+    with pytest.raises(ConfigError, match="no honest client sent anything in round 2: take another round"):
+        audit(tmp_path / "run", QUICK, clients=[])
 
 
 def test_an_audit_computes_with_the_threads_of_the_run(tmp_path: Path):

@@ -31,7 +31,6 @@ def test_result_and_comparison_say_how_many_clients_a_rule_left_out(cli: Cli, re
     assert "Left out by the rule: 1 hostile" in Path(write_report([attacked], tmp_path / "report.html")).read_text()
     rows = list(csv.DictReader(io.StringIO(cli("compare", attacked, ruled, plain, "--csv").stdout)))
     assert [(row["hostile found"], row["honest lost"]) for row in rows] == [("1", "0"), ("", "1"), ("", "")]
-    assert "attacked: left out by the rule: 1 hostile and 0 honest" in cli("compare", attacked, plain).stdout
     assert "honest lost" not in cli("compare", plain).stdout
 
 
@@ -44,13 +43,17 @@ def test_a_comparison_over_seeds_has_them(cli: Cli, recipes: Recipes, tmp_path: 
     assert (found["hostile_found"], found["honest_lost"]) == (("1", "0"), ("0", "0"))
 
 
-def test_a_score_is_the_mean_over_rounds(cli: Cli, recipes: Recipes, tmp_path: Path) -> None:
+def test_a_score_is_the_mean_over_the_rounds_of_an_attack_or_over_all(
+    cli: Cli, recipes: Recipes, tmp_path: Path
+) -> None:
     late = "adversary={name: sign-flip, clients: [1], scale: 20, from_round: 2}"
     cli("run", recipes["fedavg"], *RULE, late, "--out", tmp_path / "run")
     record = RunRecord.open(tmp_path / "run")
-    assert summarize(record).left_out == {"hostile_found": 1.0, "honest_lost": 0.5}
-    assert (score_of(record, "honest_lost", None, 1), score_of(record, "hostile_found", None, 1)) == (1.0, None)
-    assert read_progress(tmp_path / "run", None)["score.honest_lost"] == 0.5
+    assert summarize(record).left_out == {"hostile_found": 1.0, "honest_lost": 0.0}
+    assert score_of(record, "hostile_found", None, 1) is None
+    assert read_progress(tmp_path / "run", None)["score.honest_lost"] == 0.0
+    cli("run", recipes["fedavg"], *RULE, "--out", tmp_path / "ruled")
+    assert score_of(RunRecord.open(tmp_path / "ruled"), "honest_lost", None, 1) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -58,9 +61,14 @@ def test_a_score_is_the_mean_over_rounds(cli: Cli, recipes: Recipes, tmp_path: P
     [
         ({"robust": "multi-krum", "adversary": "sign-flip"}, "hostile_found", ""),
         ({"robust": "multi-krum"}, "honest_lost", ""),
+        (
+            {"robust": "multi-krum", "adversary": {"name": "sign-flip", "from_round": 99}},
+            "hostile_found",
+            "hostile_found is of hostile clients, and there are none",
+        ),
         ({"robust": "multi-krum"}, "hostile_found", "hostile_found is of hostile clients, and there are none"),
-        ({"robust": "median"}, "honest_lost", "are of rules that weigh clients, and robust is none"),
-        ({"adversary": "sign-flip"}, "hostile_found", "are of rules that weigh clients, and robust is none"),
+        ({"robust": "median"}, "honest_lost", "are of rules that weigh clients, and median weighs none"),
+        ({"adversary": "sign-flip"}, "hostile_found", "are of rules that weigh clients, and there is no rule"),
     ],
 )
 def test_a_study_chooses_by_them_where_a_rule_weighs_clients(settings: dict[str, Any], goal: str, mistake: str) -> None:

@@ -155,7 +155,7 @@ def _beside_start(summaries: "Sequence[Summary]") -> Iterator[str]:
 
     for summary in summaries:
         warnings = [f"warning: {warning}" for warning in summary.warnings]
-        for line in filter(None, [summary.start_line(), summary.attack_line(), summary.rule_line(), *warnings]):
+        for line in filter(None, [summary.start_line(), summary.attack_line(), *warnings]):
             yield f"{summary.directory.name}: {line}"
     for other in summaries[1:]:
         yield from own_beside(other, summaries[0])

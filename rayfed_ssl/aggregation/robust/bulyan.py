@@ -4,8 +4,6 @@ El Mhamdi, Guerraoui, Rouault: The Hidden Vulnerability of Distributed Learning 
 theta = n - 2 f uploads repeatedly, each among those that are left; Flower chooses once, which gives other results.
 """
 
-from typing import ClassVar
-
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -18,8 +16,6 @@ from rayfed_ssl.aggregation.robust.rule import CoordinateRule
 @dataclass(frozen=True, kw_only=True)
 class Bulyan(CoordinateRule):
     """Average around the median what Krum chooses repeatedly."""
-
-    chooses: ClassVar = True
 
     @property
     def least(self) -> int:

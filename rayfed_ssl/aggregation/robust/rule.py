@@ -74,12 +74,10 @@ class GramRule(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateRule(Rule):
-    """A rule that looks at all values of a coordinate, of the uploads that it chooses if it `chooses`."""
-
-    chooses: ClassVar[bool] = False
+    """A rule that looks at all values of a coordinate."""
 
     def rows(self, gram: Tensor) -> Tensor | None:
-        """Choose uploads by G, int64 ascending, or None for all; G is 0 unless the rule `chooses` or uploads are mixed."""
+        """Choose uploads by G, int64 ascending, or None for all, which is the default and is given no G."""
         return None
 
     @abstractmethod

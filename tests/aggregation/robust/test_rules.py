@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic.dataclasses import dataclass
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from rayfed_ssl.aggregation.robust.foolsgold import FoolsGold
 from rayfed_ssl.aggregation.robust.geometric_median import GeometricMedian
 from rayfed_ssl.aggregation.robust.geometry import shares_within
 from rayfed_ssl.aggregation.robust.krum import Krum, MultiKrum
+from rayfed_ssl.aggregation.robust.rule import CoordinateRule
 from rayfed_ssl.privacy.robust import combine
 from tests.tensors import seeded
 
@@ -65,6 +67,18 @@ def test_a_worked_example(rule: Any, rows: list[list[float]], expected: list[flo
 def test_bulyan_chooses_again_among_those_that_are_left() -> None:
     rows = torch.tensor(WITHOUT_ONE_FAR, dtype=torch.float64)
     assert Bulyan(hostile=1).rows(rows @ rows.T).tolist() == [0, 1, 2, 4, 6]
+
+
+def test_a_rule_of_ones_own_may_choose_by_distances() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Shortest(CoordinateRule):
+        def rows(self, gram: Tensor) -> Tensor:
+            return gram.diagonal().argsort()[:2].sort().values
+
+        def combine(self, values: Tensor) -> Tensor:
+            return values.mean(dim=0)
+
+    assert result(Shortest(), [[9.0], [1.0], [2.0]]) == [1.5]
 
 
 def test_flame_keeps_the_largest_cluster_of_directions() -> None:

@@ -72,7 +72,7 @@ def test_a_score_that_is_not_there_is_named(tmp_path, tiny):
     assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) == Outcome()
     for names, take, named in ((["bytes", "linear"], "mean", "linear of mean"), (["linear-moco"], None, "linear-moco")):
         told = outcome_after(tmp_path / "run", names, take, 1).failure
-        assert told == f"run has no score {named} after round 1: see docs/sweeps.md, take"
+        assert told == f"run has no score {named} after round 1: see docs/sweeps.md, goals and take"
 
 
 def test_a_segment_waits_for_a_process_that_is_ending(tmp_path, tiny, monkeypatch):

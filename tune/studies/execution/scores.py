@@ -13,7 +13,7 @@ from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.own_scores import deciding_samples, own_scores
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.summary import by_round, per_round
+from rayfed_ssl.reports.summary import by_round, left_out
 from tune.studies.definition.schema import BYTES, EPSILON, TARGET, is_audit
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import TrialRecord
@@ -48,7 +48,7 @@ def outcome_after(
         if value is None:
             of = "" if take is None else f" of {take}"
             return Outcome(
-                failure=f"{directory.name} has no score {name}{of} after round {round}: see docs/sweeps.md, take"
+                failure=f"{directory.name} has no score {name}{of} after round {round}: see docs/sweeps.md, goals and take"
             )
         values[name] = value
     return Outcome(values)
@@ -70,7 +70,7 @@ def score_of(record: RunRecord, name: str, take: str | None, round: int) -> floa
     if is_audit(name):
         return audit_scores(record.directory, round).get(name)
     if name in LEFT_OUT:
-        return per_round(record.metrics, name, round)
+        return left_out(record.metrics, round).get(name)
     rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
     return taken({row["participant"]: row["value"] for row in rows}, None if name == EPSILON else take)
 

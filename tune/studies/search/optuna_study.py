@@ -12,6 +12,7 @@ from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESample
 from rayfed_ssl.adversaries.backdoors import Backdoor
 from rayfed_ssl.aggregation.robust.rule import CoordinateRule
 from rayfed_ssl.attacks import ATTACKS
+from rayfed_ssl.config.choices import ROBUST
 from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
@@ -102,10 +103,12 @@ def _check_some_trial(study: Study) -> None:
             if any(goal.score in LEFT_OUT for goal in study.goals) and (
                 config.robust is None or isinstance(config.robust, CoordinateRule)
             ):
+                rule = "there is no rule" if config.robust is None else f"{ROBUST.name_of(config.robust)} weighs none"
                 raise ConfigError(
-                    f"{' and '.join(LEFT_OUT)} are of rules that weigh clients, and robust is none: set robust=multi-krum"
+                    f"{' and '.join(LEFT_OUT)} are of rules that weigh clients, and {rule}: set robust=multi-krum"
                 )
-            if config.adversary is None and any(goal.score == HOSTILE_FOUND for goal in study.goals):
+            attacks = config.adversary is not None and config.adversary.from_round <= config.rounds
+            if not attacks and any(goal.score == HOSTILE_FOUND for goal in study.goals):
                 raise ConfigError(f"{HOSTILE_FOUND} is of hostile clients, and there are none: set adversary=sign-flip")
             own = next((goal.score for goal in study.goals if goal.score.startswith(OWN)), None)
             if own is not None and config.clients.test_fraction is None:
