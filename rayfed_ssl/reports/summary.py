@@ -194,7 +194,7 @@ class Summary:
             for name, which in zip(LEFT_OUT, ("hostile", "honest"), strict=True)
             if name in self.left_out
         ]
-        return f"left out by the rule: {' and '.join(numbers)} clients a round" if numbers else None
+        return f"clients that the rule left out, a round: {', '.join(numbers)}" if numbers else None
 
     def minimum(self, score: str) -> float | None:
         """The lowest score over clients' own encoders: FLESD's Min-Local for the method "local"."""

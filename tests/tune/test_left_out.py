@@ -23,12 +23,16 @@ FLIP = "adversary={name: sign-flip, clients: [1], scale: 20}"
 def test_result_and_comparison_say_how_many_clients_a_rule_left_out(cli: Cli, recipes: Recipes, tmp_path: Path) -> None:
     attacked, ruled, plain = (tmp_path / name for name in ("attacked", "ruled", "plain"))
     printed = cli("run", recipes["fedavg"], *RULE, FLIP, "--out", attacked)
-    assert "left out by the rule: 1 hostile and 0 honest clients a round" in printed.stdout
+    assert "clients that the rule left out, a round: 1 hostile, 0 honest" in printed.stdout
     assert (
-        "left out by the rule: 1 honest clients a round" in cli("run", recipes["fedavg"], *RULE, "--out", ruled).stdout
+        "clients that the rule left out, a round: 1 honest"
+        in cli("run", recipes["fedavg"], *RULE, "--out", ruled).stdout
     )
-    assert "left out" not in cli("run", recipes["fedavg"], "--out", plain).stdout
-    assert "Left out by the rule: 1 hostile" in Path(write_report([attacked], tmp_path / "report.html")).read_text()
+    assert "left out, a round" not in cli("run", recipes["fedavg"], "--out", plain).stdout
+    assert (
+        "Clients that the rule left out, a round: 1 hostile"
+        in Path(write_report([attacked], tmp_path / "report.html")).read_text()
+    )
     rows = list(csv.DictReader(io.StringIO(cli("compare", attacked, ruled, plain, "--csv").stdout)))
     assert [(row["hostile found"], row["honest lost"]) for row in rows] == [("1", "0"), ("", "1"), ("", "")]
     assert "honest lost" not in cli("compare", plain).stdout
