@@ -151,7 +151,7 @@ def make_plan(
     if absent := sorted(set(chosen) - set(cohort)):
         raise ConfigError(f"client {absent[0]} sent nothing in round {round}: those that did are {cohort}")
     if not chosen:
-        raise ConfigError(f"no honest client sent anything in round {round}: take another round")
+        raise ConfigError(f"round {round} has no upload to audit: name honest clients, or take another round")
     if named := forged.intersection(chosen):
         raise ConfigError(
             f"client {min(named)} is hostile: in round {round} its adversary sent something in the place of its upload, "

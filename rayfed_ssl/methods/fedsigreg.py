@@ -41,7 +41,10 @@ from rayfed_ssl.training.objective import Batch, StepOutput, objective_as
 
 @dataclass(frozen=True)
 class ServerState(fedavg.ServerState):
-    """The global weights, the seed of directions, and of the last round's clients phi_k, [2, M, knots], and weight."""
+    """The global weights, the seed of directions, and of the last round's clients phi_k, [2, M, knots], and weight.
+
+    The seed grows with each aggregation, and not in a round of which nothing counts: phi_k stay along its directions.
+    """
 
     seed: int
     functions: dict[int, Tensor]
@@ -80,7 +83,7 @@ class FedSIGReg(fedavg.Averaging):
 
     def init_server(self, server: Server) -> ServerState:
         """Start from random weights, and draw the seed of directions."""
-        start, seed = super().init_server(server), int(torch.randint(2**62, (), generator=server.generator))
+        start, seed = super().init_server(server), 1 + int(torch.randint(2**62, (), generator=server.generator))
         return ServerState(start.architecture, start.weights, seed, {}, {})
 
     def download(self, state: Any, client_id: int) -> Any:
@@ -96,12 +99,12 @@ class FedSIGReg(fedavg.Averaging):
         if download.others is not None:
             own = len(client.data) if self.weighting == "samples" else 1.0
             share, others = own / (own + download.weight), download.others.to(client.task.device)
-            along = self.along(client, download.seed + client.round)
+            along = self.along(client, download.seed)
             weights = move(torch.tensor([share, 1 - share]), others.device)
             loss = partial(self.loss, client.task, client.generator, along, others, weights)
         upload, kept, metrics = self.train(download.weights, state, client, loss=loss)
         trained = upload.weights | self.local_parts(kept)
-        functions = self.functions(trained, client, self.along(client, download.seed + client.round + 1))
+        functions = self.functions(trained, client, self.along(client, download.seed + 1))
         return replace(upload, functions=functions), kept, metrics
 
     def along(self, client: Client, seed: int) -> Tensor:
@@ -146,7 +149,7 @@ class FedSIGReg(fedavg.Averaging):
             factors[client_id] = self.factor(upload)
             mean.add(factors[client_id], upload.weights)
             functions[client_id] = upload.functions
-        return ServerState(state.architecture, mean.result(), state.seed, functions, factors), {}
+        return ServerState(state.architecture, mean.result(), state.seed + 1, functions, factors), {}
 
 
 def _objective(task: Task) -> LeJEPA:

@@ -339,9 +339,9 @@ def by_round(rows: Iterable[Row], name: str, participant: str | None = None) -> 
 
 def left_out(rows: Sequence[Row], until: int) -> dict[str, float]:
     """Average how many clients a rule left out over the rounds up to one, of an attack only if there are such."""
-    counts = {name: by_round(rows, name, "server") for name in LEFT_OUT}
-    rounds = [round for round in counts[HOSTILE_FOUND] or counts[HONEST_LOST] if round <= until]
-    return {name: fmean(values[round][0] for round in rounds) for name, values in counts.items() if values and rounds}
+    counts = {n: {r: v for r, (v,) in by_round(rows, n, "server").items() if r <= until} for n in LEFT_OUT}
+    rounds = counts[HOSTILE_FOUND] or counts[HONEST_LOST]
+    return {name: fmean(values[round] for round in rounds) for name, values in counts.items() if values}
 
 
 def _curve(record: RunRecord) -> tuple[CurvePoint, ...]:

@@ -307,7 +307,7 @@ def test_hostile_clients_whose_uploads_are_forged_are_left_out(tmp_path: Path, s
     assert notes == ["left out, as an adversary sent something in the place of their uploads: 1"]
     with pytest.raises(ConfigError, match="client 1 is hostile: in round 2 its adversary sent something"):
         audit(tmp_path / "run", QUICK, clients=[0, 1])
-    with pytest.raises(ConfigError, match="no honest client sent anything in round 2: take another round"):
+    with pytest.raises(ConfigError, match="round 2 has no upload to audit: name honest clients, or take another round"):
         audit(tmp_path / "run", QUICK, clients=[])
 
 

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from rayfed_ssl.adversaries.omniscient import MinMax
-from rayfed_ssl.aggregation.robust.krum import Krum
+from rayfed_ssl.aggregation.robust.krum import Krum, MultiKrum
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import Federation
@@ -161,6 +161,21 @@ def test_where_a_rule_weighs_nobody_a_round_changes_nothing(open_tiny: Open, mon
     (first, *_) = play(open_tiny("fedsc", *FIVE, "robust=krum"), 1)
     assert first.metrics["honest_lost"] == 5
     assert digest(first.server) == digest(first.server_before)
+
+
+def test_fedsigreg_looks_along_the_directions_of_the_functions_that_it_has(
+    open_tiny: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a round in which a rule weighs nobody."""
+    weights, calls = MultiKrum.weights, list[int]()
+
+    def none_in_round_two(rule: MultiKrum, gram: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return weights(rule, gram) * (len(calls) != 2)
+
+    monkeypatch.setattr(MultiKrum, "weights", none_in_round_two)
+    first, second, third = play(open_tiny("fedsigreg", *FIVE, "rounds=3", "robust={name: multi-krum, chosen: 2}"), 3)
+    assert digest(first.downloads[0]) != digest(second.downloads[0]) == digest(third.downloads[0])
 
 
 def test_fedca_sends_its_targets_once_to_clients_that_a_rule_leaves_out(open_tiny: Open) -> None:

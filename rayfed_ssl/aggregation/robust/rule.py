@@ -77,7 +77,7 @@ class CoordinateRule(Rule):
     """A rule that looks at all values of a coordinate."""
 
     def rows(self, gram: Tensor) -> Tensor | None:
-        """Choose uploads by G, int64 ascending, or None for all, which is the default and is given no G."""
+        """Choose uploads by G, int64 ascending; None, the default, takes all."""
         return None
 
     @abstractmethod

@@ -109,7 +109,10 @@ def _check_some_trial(study: Study) -> None:
                 )
             attacks = config.adversary is not None and config.adversary.from_round <= config.rounds
             if not attacks and any(goal.score == HOSTILE_FOUND for goal in study.goals):
-                raise ConfigError(f"{HOSTILE_FOUND} is of hostile clients, and there are none: set adversary=sign-flip")
+                raise ConfigError(
+                    f"{HOSTILE_FOUND} is of rounds of an attack, and there are none: set adversary=sign-flip, or lower "
+                    "adversary.from_round"
+                )
             own = next((goal.score for goal in study.goals if goal.score.startswith(OWN)), None)
             if own is not None and config.clients.test_fraction is None:
                 raise ConfigError(
