@@ -172,14 +172,14 @@ def combine(
     trained, statistics = [n for n in floats if n not in follows], [n for n in floats if n in follows]
     of_all = isinstance(rule, CoordinateRule) and type(rule).rows is CoordinateRule.rows and rule.before is None
     gram = _gram(received, weights, () if of_all else trained)
-    mixture = rule.mixture(gram, random) if shares is None else None
-    mixed = gram if mixture is None else mixture @ gram @ mixture.T
+    mixture = rule.mixture(gram, random)
+    mixed = mixture @ gram @ mixture.T
     if isinstance(rule, CoordinateRule):
         z, distances = _by_coordinate(rule, received, weights, (trained, statistics), mixture, mixed)
         return received | z, None, distances
     if shares is None:
         assert isinstance(rule, GramRule), "a rule is about inner products, coordinates or features"
-        shares = rule.weights(mixed) if mixture is None else rule.weights(mixed) @ mixture
+        shares = rule.weights(mixed) @ mixture
     z = _mean(received, weights, trained, shares)
     total = float(shares.sum())
     z |= _mean(received, weights, statistics, shares / total if total > 0 else shares)
@@ -203,16 +203,16 @@ def _by_coordinate(
     received: Weights,
     weights: Sequence[Weights],
     names: tuple[Sequence[str], Sequence[str]],
-    mixture: Tensor | None,
+    mixture: Tensor,
     gram: Tensor,
 ) -> tuple[Weights, Tensor]:
     rows, squares, z = rule.rows(gram), torch.zeros(len(weights), dtype=torch.float64), Weights()
-    of_statistics = None if mixture is None else mixture / mixture.sum(dim=1, keepdim=True)
+    of_statistics = mixture / mixture.sum(dim=1, keepdim=True)
     for group, mixing in zip(names, (mixture, of_statistics), strict=True):
         for name in group:
             parts = []
             for piece in _pieces(received, weights, [name]):
-                mixed = piece if mixing is None else mixing @ piece
+                mixed = mixing @ piece if rule.before else piece
                 part = rule.combine(mixed if rows is None else mixed[rows])
                 parts.append(part)
                 if group is names[0]:

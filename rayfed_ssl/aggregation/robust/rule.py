@@ -54,9 +54,11 @@ class Rule(Validated, ABC):
                 f"round, got {number}: raise clients.number or clients.fraction, or lower robust.hostile"
             )
 
-    def mixture(self, gram: Tensor, generator: torch.Generator) -> Tensor | None:
-        """Give the matrix [m, n] of float64 by which uploads are mixed before; None without `before`."""
-        return MIXTURES[self.before](gram, self.hostile, generator) if self.before else None
+    def mixture(self, gram: Tensor, generator: torch.Generator) -> Tensor:
+        """Give the matrix [m, n] of float64 by which uploads are mixed before; without `before` they stay what they are."""
+        if self.before is None:
+            return torch.eye(len(gram), dtype=torch.float64)
+        return MIXTURES[self.before](gram, self.hostile, generator)
 
 
 @dataclass(frozen=True, kw_only=True)
