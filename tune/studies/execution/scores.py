@@ -109,9 +109,10 @@ def read_progress(directory: Path, take: str | None, scores: Collection[str] = (
     progress["state_sha256"] = record.manifest.rounds[-1].state_sha256 if record.manifest.rounds else None
     names = {(row["name"], row["round"]) for row in record.metrics}
     names |= {(name, record.last_round) for name in filter(TARGET.fullmatch, scores)}
-    for name, round in sorted(names):  # the last round stays
+    for name, round in sorted(names, key=lambda each: (each[0], -each[1])):  # of the last round that has it
         is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, *LEFT_OUT, *OWN_GOALS, *scores)
-        if is_shown and (value := score_of(record, name, take, round)) is not None:
+        is_read = f"score.{name}" in progress
+        if is_shown and not is_read and (value := score_of(record, name, take, round)) is not None:
             progress[f"score.{name}"] = value
     return progress | {f"score.{name}": value for name, value in audit_scores(directory, record.last_round).items()}
 
