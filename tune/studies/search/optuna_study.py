@@ -1,7 +1,7 @@
 """Optuna's study of a sweep: its sampler, its pruner, and its directions; and what it refuses."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,7 @@ from rayfed_ssl.adversaries.backdoors import Backdoor
 from rayfed_ssl.aggregation.robust.rule import CoordinateRule
 from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.config.choices import ROBUST
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
@@ -90,39 +91,32 @@ def _check_some_trial(study: Study) -> None:
     for point in islice(_points(study), MAX_ATTEMPTS):
         try:
             config = config_of(study, point, study.seeds[0])
-            if config.clock is None and any(goal.score.startswith("time_to:") for goal in study.goals):
-                raise ConfigError(
-                    "time_to is of virtual time, and there is no clock: set clock=phones, or take bytes_to"
-                )
-            if not isinstance(config.adversary, Backdoor) and any(
-                g.score.startswith(ATTACK_SUCCESS) for g in study.goals
-            ):
-                raise ConfigError(
-                    f"{ATTACK_SUCCESS} is of a trigger, and no adversary has one: set adversary=ssl-backdoor"
-                )
-            if any(goal.score in LEFT_OUT for goal in study.goals) and (
-                config.robust is None or isinstance(config.robust, CoordinateRule)
-            ):
-                rule = "there is no rule" if config.robust is None else f"{ROBUST.name_of(config.robust)} weighs none"
-                raise ConfigError(
-                    f"{' and '.join(LEFT_OUT)} are of rules that weigh clients, and {rule}: set robust=multi-krum"
-                )
-            attacks = config.adversary is not None and config.adversary.from_round <= config.rounds
-            if not attacks and any(goal.score == HOSTILE_FOUND for goal in study.goals):
-                raise ConfigError(
-                    f"{HOSTILE_FOUND} is of rounds of an attack, and there are none: set adversary=sign-flip, or lower "
-                    "adversary.from_round"
-                )
-            own = next((goal.score for goal in study.goals if goal.score.startswith(OWN)), None)
-            if own is not None and config.clients.test_fraction is None:
-                raise ConfigError(
-                    f"{own} is of clients' own samples, and none are set apart: set clients.test_fraction=0.2"
-                )
+            if mistake := next(_unmeasured(config, [goal.score for goal in study.goals]), None):
+                raise ConfigError(mistake)
             Federation.open(config)
             return
         except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, OSError) as error:
             refused.append(str(error))
     raise ConfigError(*(f"{study.name}: no trial can be run: {line}" for line in refused[0].splitlines()))
+
+
+def _unmeasured(config: Config, scores: Sequence[str]) -> Iterator[str]:
+    """Say why runs of a configuration lack a score."""
+    if config.clock is None and any(score.startswith("time_to:") for score in scores):
+        yield "time_to is of virtual time, and there is no clock: set clock=phones, or take bytes_to"
+    if not isinstance(config.adversary, Backdoor) and any(score.startswith(ATTACK_SUCCESS) for score in scores):
+        yield f"{ATTACK_SUCCESS} is of a trigger, and no adversary has one: set adversary=ssl-backdoor"
+    if (config.robust is None or isinstance(config.robust, CoordinateRule)) and {*scores}.intersection(LEFT_OUT):
+        rule = "there is no rule" if config.robust is None else f"{ROBUST.name_of(config.robust)} weighs none"
+        yield f"{' and '.join(LEFT_OUT)} are of rules that weigh clients, and {rule}: set robust=multi-krum"
+    if (config.adversary is None or config.adversary.from_round > config.rounds) and HOSTILE_FOUND in scores:
+        yield (
+            f"{HOSTILE_FOUND} is of rounds of an attack, and there are none: set adversary=sign-flip, or lower "
+            "adversary.from_round"
+        )
+    own = next((score for score in scores if score.startswith(OWN)), None)
+    if own is not None and config.clients.test_fraction is None:
+        yield f"{own} is of clients' own samples, and none are set apart: set clients.test_fraction=0.2"
 
 
 def _points(study: Study) -> Iterator[Point]:
